@@ -55,6 +55,14 @@ GRANT EXECUTE ON FUNCTION hawser.hand_over(pg_catalog.bytea) TO PUBLIC;
 COMMENT ON FUNCTION hawser.hand_over(pg_catalog.bytea) IS
     'called by poolers alone: this session serves another client from now on';
 
+-- For poolers, on server connections of their own. It serves that pooler's clients as its own user.
+CREATE FUNCTION hawser.serve_inside(control_socket pg_catalog.text, token pg_catalog.text) RETURNS pg_catalog.void
+LANGUAGE c STRICT VOLATILE PARALLEL UNSAFE
+AS 'MODULE_PATHNAME', 'hawser_serve_inside';
+GRANT EXECUTE ON FUNCTION hawser.serve_inside(pg_catalog.text, pg_catalog.text) TO PUBLIC;
+COMMENT ON FUNCTION hawser.serve_inside(pg_catalog.text, pg_catalog.text) IS
+    'called by poolers alone: this session serves clients of a pooler on this host from now on';
+
 -- What pg_cancel_backend() and pg_terminate_backend() become when a statement is planned.
 CREATE FUNCTION hawser.cancel_backend(pid pg_catalog.int4) RETURNS pg_catalog.bool
 LANGUAGE c STRICT VOLATILE PARALLEL SAFE

@@ -5,6 +5,7 @@
 
 #include "hawser.h"
 #include "compat.h"
+#include "inside.h"
 
 #include "fmgr.h"
 #include "miscadmin.h"
@@ -59,6 +60,21 @@ show_challenge(void)
 	return hawser_hand_over_wanted && is_regular_backend() ? secret_challenge() : "";
 }
 
+/* The session has another client from now on, which has not asked for reports. */
+void
+stop_reports(void)
+{
+	const char *const names[] = {STATE_NAME, SCHEMA_NAME, KEPT_NAME, "hawser.challenge"};
+
+	for (int i = 0; i < lengthof(names); i++)
+	{
+		Setting    *setting = settings_find(names[i]);
+
+		if (setting != NULL)
+			setting->flags &= ~GUC_REPORT;
+	}
+}
+
 /* What only the server itself may decide: of another loading none of it is in force. */
 static void
 preloaded(void)
@@ -75,9 +91,10 @@ preloaded(void)
 							   "Control sockets of Hawsers on this host, with commas.",
 							   "Empty: that of the one that this server starts.",
 							   &hawser_control_sockets, "", PGC_SIGHUP, GUC_SUPERUSER_ONLY, NULL, NULL, NULL);
-	MarkGUCPrefixReserved("hawser");
 	if (secret_file[0] != '\0')
 		secret_read(secret_file);
+	inside_define();
+	MarkGUCPrefixReserved("hawser");
 	slots_install();
 	pooler_register();
 }

@@ -17,6 +17,9 @@
  *   local.c       questions to a pooler on this host
  *   signals.c     pg_cancel_backend() and pg_terminate_backend() of a client
  *   settings.c    pg_settings of a pooler's client
+ *   inside.c      this backend serves a pooler's clients itself: inside.h
+ *   inside_room.c the clients that a pool's backends share, in shared memory
+ *   inside_plain.c whether a text may run so
  *   processes.c   pg_backend_pid(), and the views that show process ids
  *   compat.c      everything that differs between PostgreSQL 14 and 18
  */
@@ -97,6 +100,13 @@ extern char *setting_value(const struct config_generic *setting);
 /* state.c: one more element of a list of names, escaped */
 extern void state_append_escaped(StringInfo out, const char *text, size_t length_max);
 
+/* state.c: whether a transaction has left something since the last time that this was taken */
+extern bool state_is_known(void);
+extern bool state_is_marked(void);
+extern bool state_take_mark(void);
+/* state.c: settings that have been given to this session since are no state of it */
+extern void state_take_as_given(void);
+
 /* temporary.c */
 extern void temporary_created(void);
 extern void temporary_dropping(Oid class_id, Oid object_id);
@@ -158,6 +168,8 @@ extern void identity_take(const char *name);
 /* local.c: each pooler that answers, with `fields` NULL, and each line of its answer */
 typedef void (*LocalLine) (void *context, const char *socket, uint64 pooler, char **fields);
 extern bool local_ask(const char *socket, const char *question, int field_count, LocalLine line, void *context);
+extern bool local_is_pooler(const char *control_socket);
+extern bool local_may_listen(int connection, const char *path);
 extern void local_ask_all(const char *question, int field_count, LocalLine line, void *context);
 extern bool local_order(const char *socket, uint64 pooler, const char *order);
 

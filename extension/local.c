@@ -43,8 +43,8 @@
 #define ANSWER_BYTES_MAX (256 * 1024 * 1024)
 #define FIELDS_MAX 10
 
-static bool
-may_listen(int connection, const char *path)
+bool
+local_may_listen(int connection, const char *path)
 {
 	struct ucred peer;
 	socklen_t	length = sizeof(peer);
@@ -90,7 +90,7 @@ ask(const char *path, const char *question, bool *failed)
 			setsockopt(connection, SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof(limit)) != 0 ||
 			connect(connection, (struct sockaddr *) &address, sizeof(address)) != 0)
 			nobody = errno == ENOENT || errno == ECONNREFUSED;
-		else if (!may_listen(connection, path))
+		else if (!local_may_listen(connection, path))
 			errno = EPERM;
 		else if (send(connection, question, strlen(question), MSG_NOSIGNAL) == strlen(question))
 		{
@@ -234,6 +234,20 @@ sockets(void)
 	foreach(cell, found)
 		own = lappend(own, psprintf("%s" SUFFIX, (char *) lfirst(cell)));
 	return own;
+}
+
+/* Whether a pooler of this host may listen there. */
+bool
+local_is_pooler(const char *control_socket)
+{
+	char	   *wanted = psprintf("%s" SUFFIX, control_socket);
+	List	   *all = sockets();
+	ListCell   *cell;
+
+	foreach(cell, all)
+		if (strcmp(lfirst(cell), wanted) == 0)
+			return true;
+	return false;
 }
 
 /*

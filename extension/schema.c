@@ -21,6 +21,7 @@
 
 #include "hawser.h"
 #include "compat.h"
+#include "inside.h"
 
 #include "access/xact.h"
 #include "utils/inval.h"
@@ -34,12 +35,14 @@ static void
 on_relation(Datum arg, Oid relation)
 {
 	received++;
+	room_schema_changed();
 }
 
 static void
 on_catalog(Datum arg, int cache, uint32 hash)
 {
 	received++;
+	room_schema_changed();
 }
 
 static const char *

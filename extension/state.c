@@ -51,6 +51,7 @@ static StringInfoData channels; /* its item of LISTENed channels */
 static bool in_mid_session = false; /* loaded after the session's start */
 static bool started = false;	/* the names of the start are known */
 static bool pending = true;		/* marked, and not computed since */
+static bool marked = false;		/* likewise, and not taken since */
 static char **start_names = NULL;	/* custom names that the session began with */
 static int	start_name_count = 0;
 
@@ -428,7 +429,44 @@ at_transaction_end(XactEvent event, void *arg)
 	pending |= traces.settings || settings_names_changed() || traces.listen || traces.slots ||
 		(traces.foreign && settings_touched());
 	if (pending)
+	{
+		marked = true;
 		SetConfigOption(STATE_NAME, "", PGC_INTERNAL, PGC_S_OVERRIDE);
+	}
+}
+
+/* Whether all that this session has ever done is known. */
+bool
+state_is_known(void)
+{
+	return started && !in_mid_session;
+}
+
+/* Whether a transaction may have left something, or taken something away, since that was last taken. */
+bool
+state_is_marked(void)
+{
+	return marked;
+}
+
+bool
+state_take_mark(void)
+{
+	bool		was = marked;
+
+	marked = false;
+	return was;
+}
+
+/* What has been set outside of transactions, for the next client, is not what one has left. */
+void
+state_take_as_given(void)
+{
+	int			count;
+
+	traces.settings = false;
+	if (settings_names_changed())
+		pfree(settings_all(&count));
 }
 
 /* The session has asked for it: from now on the parameter is reported. */

@@ -26,7 +26,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 TABLE = {
     "servers": "database", "dbname": "database", "pool_size": "database", "min_pool_size": "database",
     "reserve_pool_size": "database", "user": "database", "password_file": "database",
-    "password_command": "database", "password_max_age": "database", "proxy_protocol": "database", "hand_over": "database", "hand_over_secret_file": "database", "password": "database", "target_session_attrs": "database", "max_replica_lag": "database",
+    "password_command": "database", "password_max_age": "database", "proxy_protocol": "database", "hand_over": "database", "hand_over_secret_file": "database", "inside_size": "database", "password": "database", "target_session_attrs": "database", "max_replica_lag": "database",
     "address": "listen", "unix_socket_mode": "listen", "max_packet_size": "listen", "tcp_socket_buffer": "listen",
     "tcp_defer_accept": "listen", "proxy_protocol_from": "listen", "congestion": "listen",
     "mptcp": "listen", "mptcp_manage": "listen", "tcp_user_timeout": "listen",

@@ -218,7 +218,8 @@ fn write_client(out: &mut String, client: &ClientRow, role: &str) {
     let state = match client.state {
         ClientState::Idle => "idle",
         ClientState::Waiting => "waiting",
-        ClientState::Active => "active",
+        // (Which backend serves it, and whether one does, changes with each transaction.)
+        ClientState::Active | ClientState::Inside => "active",
         ClientState::Closing => "closing",
     };
     let address = match &client.about.peer {

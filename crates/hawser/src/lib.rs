@@ -13,6 +13,7 @@ pub mod dial;
 pub mod extension;
 pub mod gates;
 pub mod import;
+pub mod inside;
 pub mod lab_kernel;
 pub mod lab_report;
 pub mod limits;

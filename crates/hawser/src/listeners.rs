@@ -46,6 +46,11 @@ pub enum Purpose {
         /// Its path.
         path: PathBuf,
     },
+    /// Server connections that serve clients inside.
+    Inside {
+        /// Its path.
+        path: PathBuf,
+    },
     /// What a successor asks.
     Takeover {
         /// Its path.

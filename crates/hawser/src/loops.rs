@@ -11,12 +11,14 @@
 
 pub mod pages;
 
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use hawser_pooler::ids::{ClientId, LoopId, PoolId};
 use hawser_pooler::relay::backend::PoolRef;
+use hawser_pooler::relay::inside::InsideSession;
 use hawser_pooler::relay::succession::MovedClient;
 use hawser_pooler::relay::{CancelRequest, Socket, ToLoop};
 use hawser_pooler::time::Time;
@@ -208,6 +210,19 @@ pub enum Order<S: Socket = Conn> {
         /// The client.
         client: Box<MovedClient<S>>,
     },
+    /// A client goes inside.
+    GoInside {
+        /// The client.
+        client: ClientId,
+        /// A copy of its descriptor.
+        fd: OwnedFd,
+        /// Its session.
+        session: InsideSession<S>,
+    },
+    /// A client is wanted back from inside.
+    CallBack(ClientId),
+    /// What a client runs inside is to be cancelled.
+    CancelInside(ClientId),
     /// New sessions of this pool's servers may start with other values from now on (ALTER ROLE and
     /// the like): the next client must ask for that.
     ExpectChange(PoolId),
@@ -263,6 +278,21 @@ impl<S: Socket> Control<S> {
     /// Has a client brought to the successor. [`ToLoop::TakeClient`] comes to `home` if there is none.
     pub fn give(&self, home: LoopId, client: MovedClient<S>) {
         let _ = self.orders.send(Order::Give { home, client: Box::new(client) });
+    }
+
+    /// Has a client served inside. [`ToLoop::BackFromInside`] brings it back.
+    pub fn go_inside(&self, client: ClientId, fd: OwnedFd, session: InsideSession<S>) {
+        let _ = self.orders.send(Order::GoInside { client, fd, session });
+    }
+
+    /// Has a client brought back from inside.
+    pub fn call_back(&self, client: ClientId) {
+        let _ = self.orders.send(Order::CallBack(client));
+    }
+
+    /// Has what a client runs inside cancelled.
+    pub fn cancel_inside(&self, client: ClientId) {
+        let _ = self.orders.send(Order::CancelInside(client));
     }
 
     /// Has the servers of this pool asked what new sessions start with.

@@ -108,6 +108,8 @@ pub struct Route {
     pub secret: Option<Arc<Secret>>,
     /// Private memory at which a free backend is replaced.
     pub memory_max: Option<u64>,
+    /// Server connections that serve clients inside.
+    pub inside_size: u32,
 }
 
 /// A pool with all that the control side knows about it.
@@ -734,6 +736,7 @@ fn route(
         connect_query: database.connect_query.clone(),
         secret: connectings.secret_of(database),
         memory_max: reload.servers.server_max_memory.nonzero(),
+        inside_size: database.inside_size,
     }
 }
 

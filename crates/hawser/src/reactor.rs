@@ -48,6 +48,7 @@ use std::time::{Duration, Instant, SystemTime};
 use hawser_pooler::ids::{ClientId, LoopId};
 use hawser_pooler::parts::identity::process_ids::OwnProcessIds;
 use hawser_pooler::relay::backend::PoolRef;
+use hawser_pooler::relay::inside::{BackFromInside, InsideSession};
 use hawser_pooler::relay::message::{Event, SERVER_CLOSED, SERVER_SILENT};
 use hawser_pooler::relay::succession::MovedClient;
 use hawser_pooler::relay::{CancelRequest, Engine, Host, Readiness, Socket, ToLoop, Token, limits};
@@ -481,6 +482,27 @@ impl<S: Socket + AsFd> Host<S> for LoopHost<S> {
 
     fn give(&mut self, home: LoopId, client: MovedClient<S>) {
         self.shared.control.give(home, client);
+    }
+
+    fn go_inside(&mut self, client: ClientId, socket: &S, session: InsideSession<S>) {
+        match socket.as_fd().try_clone_to_owned() {
+            Ok(fd) => self.shared.control.go_inside(client, fd, session),
+            // At most EMFILE: it is served here.
+            Err(_) => self.own.push(ToLoop::BackFromInside(BackFromInside::at_rest(client))),
+        }
+    }
+
+    fn call_back(&mut self, client: ClientId) {
+        self.shared.control.call_back(client);
+    }
+
+    fn cancel_inside(&mut self, client: ClientId) {
+        self.shared.control.cancel_inside(client);
+    }
+
+    fn part(&mut self, socket: &S) {
+        // (One that is broken already cannot be shut down.)
+        let _ = hawser_sys::stream::shutdown_sending(socket);
     }
 
     fn event(&mut self, event: Event<'_>) {

@@ -353,6 +353,7 @@ fn spawn_upkeep(service: &Arc<Service>, orders: mpsc::UnboundedReceiver<Order>) 
         succession: service.succession.clone(),
     }));
     tokio::spawn(service.censuses.clone().run());
+    tokio::spawn(service.inside.clone().run());
     tokio::spawn(health::run(Arc::new(Prober {
         shared: shared.clone(),
         pools: pools.clone(),

@@ -15,6 +15,7 @@ use crate::cancel::{CancelGate, Cancels};
 use crate::config::{Config, ConfigError};
 use crate::dial::Dialler;
 use crate::gates::Gates;
+use crate::inside::Inside;
 use crate::limits::Limits;
 use crate::login::Entrance;
 use crate::login::admin::Console;
@@ -61,6 +62,8 @@ pub struct Service {
     pub vacancies: Arc<Vacancies>,
     /// Opens pools' server connections.
     pub openings: Arc<Openings>,
+    /// Clients that their servers serve themselves.
+    pub inside: Arc<Inside>,
     /// Opens server connections.
     pub dialler: Arc<Dialler>,
     /// Names of clients' addresses.
@@ -151,6 +154,7 @@ impl Service {
             enquiries: enquiries.clone(),
             censuses: censuses.clone(),
         });
+        let inside = Inside::new(of(), openings.clone(), to_servers.clone(), succession.clone());
         Ok(Arc::new(Self {
             shared,
             acceptor: Arc::new(Acceptor::new(accepting)),
@@ -163,6 +167,7 @@ impl Service {
             censuses,
             vacancies,
             openings,
+            inside: Arc::new(inside),
             dialler,
             client_names: Arc::default(),
             to_servers,
@@ -278,6 +283,12 @@ impl Service {
                     if let Err(given) = self.succession.give((home, *client)) {
                         give_back(&self.shared.loops, given.0, given.1);
                     }
+                }
+                Order::GoInside { client, fd, session } => self.inside.put(client, fd, &session),
+                Order::CallBack(client) => self.inside.call_back(client),
+                Order::CancelInside(client) => {
+                    let inside = self.inside.clone();
+                    tokio::spawn(async move { inside.cancel(client).await });
                 }
                 Order::ExpectChange(pool) => {
                     self.enquiries.expect_change(pool);

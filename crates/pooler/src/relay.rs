@@ -40,6 +40,7 @@ pub(crate) mod halt;
 pub(crate) mod host;
 mod housekeeping;
 pub(crate) mod inject;
+pub mod inside;
 pub mod limits;
 pub mod message;
 mod page;

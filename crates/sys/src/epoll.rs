@@ -16,7 +16,7 @@
 
 use std::io;
 use std::mem::MaybeUninit;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
 use rustix::event::Timespec;
@@ -40,6 +40,13 @@ pub struct Event {
     pub hangup: bool,
     /// The connection is broken in both directions: `EPOLLERR` or `EPOLLHUP`.
     pub broken: bool,
+}
+
+/// For other processes, which wait in the same set.
+impl AsFd for Epoll {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
 }
 
 /// Where [`Epoll::wait`] puts events. Its memory is used again and again.

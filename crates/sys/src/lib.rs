@@ -29,6 +29,7 @@ pub mod programs;
 pub mod random;
 pub mod rtnetlink;
 pub mod seccomp;
+pub mod shared;
 pub mod stream;
 pub mod tcp_info;
 pub mod terminal;

@@ -51,7 +51,7 @@ use crate::takeover::predecessor::PredecessorStatus;
 use crate::takeover::{self, Succession};
 use crate::tally::Tally;
 use crate::totals::Forgotten;
-use crate::{extension, status};
+use crate::{extension, inside, status};
 
 /// How often the end of the last client is looked for (SHUTDOWN WAIT_FOR_CLIENTS).
 const DRAIN_POLL: Duration = Duration::from_millis(100);
@@ -184,6 +184,7 @@ impl Administration {
                 self.fall_back(format!("no socket for the extension at {path}: {error}"));
             }
         }
+        paths.extend(self.begin_inside(&control, owner));
         let path = takeover::socket_path(&control);
         match local(Purpose::Takeover { path: path.clone() }, &path) {
             Ok((fd, path)) => {
@@ -200,6 +201,29 @@ impl Administration {
             }
         }
         Ok(paths)
+    }
+
+    /// Lets backends join that serve clients inside, if a database asks for any.
+    fn begin_inside(&self, control: &Path, owner: Option<u32>) -> Option<SocketPath> {
+        let Service { shared, inside, succession, .. } = &*self.running.service;
+        if shared.config.load().databases().iter().all(|database| database.inside_size == 0) {
+            return None;
+        }
+        let path = inside::socket_path(control);
+        match local_socket(succession, Purpose::Inside { path: path.clone() }, &path, owner) {
+            Ok((fd, path)) => {
+                inside.listens_beside(control);
+                let inside = inside.clone();
+                serve_local(succession, fd, move |listener| inside.clone().listen(listener));
+                Some(path)
+            }
+            Err(error) => {
+                let path = path.display();
+                tracing::warn!(%path, %error, "no server can serve clients inside");
+                self.fall_back(format!("no clients inside: no socket at {path}: {error}"));
+                None
+            }
+        }
     }
 
     /// What this process has for a successor.

@@ -128,6 +128,8 @@ pub struct DatabaseConfig {
     pub hand_over_secret_file: Option<PathBuf>,
     /// What for.
     pub hand_over: HandOver,
+    /// Server connections that serve clients inside, for each user.
+    pub inside_size: u32,
     /// TLS with the servers.
     pub tls: ServerTls,
 }
@@ -218,6 +220,7 @@ impl DatabaseConfig {
             connect_query: entry.connect_query.clone(),
             hand_over_secret_file: entry.hand_over_secret_file.clone(),
             hand_over: entry.hand_over,
+            inside_size: entry.inside_size,
             tls: ServerTls {
                 mode: entry.server_tls_sslmode.unwrap_or(tls.server_tls_sslmode),
                 ca_file: entry

@@ -36,6 +36,8 @@ use super::value::{
 const COUNT_MAX: u64 = u32::MAX as u64;
 /// More server connections than any PostgreSQL takes (its own limit on max_connections is 262143).
 const POOL_SIZE_MAX: u64 = 262_143;
+/// Its number has a place of 24 bits: more is of no use to any server.
+const INSIDE_SIZE_MAX: u64 = 1024;
 /// PostgreSQL's own limit on one message, 1 GiB less one, with room for what clients may send.
 const PACKET_MAX: u64 = 2_147_483_647;
 
@@ -783,6 +785,10 @@ settings! {
         /// client](extension.md#address-and-tls-alone) that gets a server connection. A change
         /// replaces server connections.
         hand_over: HandOver = "users", example "\"addresses\"";
+        /// Server connections for each user, beside those of the pool, on which the server itself serves
+        /// clients that are at rest ([inside](inside.md)): for a server on this host, with the extension and
+        /// `hawser.inside = on`. 0: none.
+        inside_size: u32 = "0", example "10", range 0..=INSIDE_SIZE_MAX;
         /// `auth_user` of this database.
         auth_user: Option<String> = "as in [auth]", example "\"other\"", pgbouncer "auth_user";
         /// `auth_query` of this database.

@@ -295,7 +295,7 @@ impl Openings {
 
     /// Dials for a pool, once there is a place for it, and runs `connect_query`: what the server has
     /// reported by then is what its sessions begin with.
-    async fn dial_ready(
+    pub async fn dial_ready(
         &self,
         entry: &PoolEntry,
         route: &Route,

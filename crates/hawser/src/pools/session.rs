@@ -40,7 +40,7 @@ impl Session {
     }
 
     /// The connection, and the server's reports at login.
-    pub(super) fn dialled(&mut self) -> &mut Dialled {
+    pub fn dialled(&mut self) -> &mut Dialled {
         &mut self.open.as_mut().expect("it is open until its end").0
     }
 

@@ -4,7 +4,7 @@
 //! The lock is held for queue operations only, never over a system call (but the one of SHOW that
 //! says so) or another lock.
 
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, RwLock};
 use std::time::Duration;
 
@@ -189,6 +189,8 @@ pub struct SharedPool<B> {
     /// Changes with what the configuration says of functions.
     functions_serial: AtomicU32,
     shared_by_users: bool,
+    /// Its clients may go inside: see [`crate::relay::inside`].
+    goes_inside: AtomicBool,
 }
 
 fn micros_of(duration: Duration) -> u64 {
@@ -251,6 +253,7 @@ impl<B> SharedPool<B> {
             adopted: Mutex::new(None),
             functions_serial: AtomicU32::new(0),
             shared_by_users: false,
+            goes_inside: AtomicBool::new(false),
         }
     }
 
@@ -302,6 +305,16 @@ impl<B> SharedPool<B> {
     /// Its database's schema has changed, or may have.
     pub fn schema_changed(&self) {
         self.database_known.schema.changed();
+    }
+
+    /// Whether its clients may go inside.
+    pub fn goes_inside(&self) -> bool {
+        self.goes_inside.load(Ordering::Relaxed)
+    }
+
+    /// Its clients may go inside from now on, or no more.
+    pub fn set_goes_inside(&self, may: bool) {
+        self.goes_inside.store(may, Ordering::Relaxed);
     }
 
     /// Whether its backends are handed over to clients of many users.

@@ -189,6 +189,7 @@ impl<S: Socket> Engine<S> {
         self.work_off(host, now); // a broken connection may have freed a backend for a waiter
         if self.clients_leave() {
             self.give_those_at_rest(host);
+            self.send_those_at_rest_inside(host, now);
         }
     }
 

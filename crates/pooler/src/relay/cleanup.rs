@@ -381,6 +381,9 @@ impl<S: Socket> Engine<S> {
         rests: bool,
         now: Time,
     ) {
+        if self.calls_back(host, slot, error) {
+            return;
+        }
         self.leave_queue(slot);
         self.give_held_answer(slot);
         let Some(client) = self.clients.get_mut(slot) else { return };
@@ -502,6 +505,9 @@ impl<S: Socket> Engine<S> {
         self.process_ids.give_back(slot.index);
         let _ = client.push_out(&mut self.spare); // what it does not take is lost: it leaves
         client.socket.shutdown();
+        if self.inside.forget(slot) | client.serving.is_inside() {
+            host.part(&client.socket);
+        }
         let pool = &self.pools[client.pool as usize].pool;
         host.event(Event::ClientClosed {
             client: self.client_id(slot),

@@ -193,6 +193,8 @@ pub enum ClientState {
     Waiting,
     /// Has a backend.
     Active,
+    /// Is served by its server itself: see [`crate::relay::inside`].
+    Inside,
     /// Has got its last message; the connection is being closed.
     Closing,
 }

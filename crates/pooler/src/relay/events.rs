@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::ids::{LoopId, Slot};
+use crate::ids::{ClientId, LoopId, Slot};
 use crate::lending::Wish;
 use crate::parts::sequences::asking::Asks;
 use crate::parts::settings::applied::Role;
@@ -51,6 +51,9 @@ impl<S: Socket> Engine<S> {
     }
 
     fn client_event<H: Host<S>>(&mut self, host: &mut H, slot: Slot, ready: Readiness, now: Time) {
+        if self.clients.get(slot).is_some_and(|client| client.serving.is_inside()) {
+            return; // the event came before it went
+        }
         if ready.broken
             && let Some(client) = self.clients.get_mut(slot)
             && client.is_leaving()
@@ -163,6 +166,9 @@ impl<S: Socket> Engine<S> {
     /// now; but no answer would reach it.
     pub(crate) fn client_hung_up<H: Host<S>>(&mut self, host: &mut H, slot: Slot, now: Time) {
         let Some(client) = self.clients.get_mut(slot) else { return };
+        if client.serving.is_inside() {
+            return;
+        }
         if client.is_leaving() {
             client.pending_session().farewell.goes();
             return;
@@ -342,6 +348,7 @@ impl<S: Socket> Engine<S> {
             }
             ToLoop::GiveClients(more) => self.give_clients(more),
             ToLoop::KeepClients => self.keep_clients(),
+            ToLoop::BackFromInside(back) => self.back_from_inside(host, back, now),
             ToLoop::TakeClient(client, arrival) => self.take_client(host, *client, arrival, now),
             ToLoop::Page(request, reply) => reply(self.page(request, now)),
         }
@@ -539,7 +546,7 @@ impl<S: Socket> Engine<S> {
         }
     }
 
-    /// While clients leave: one in no transaction is disconnected, or may go to the successor.
+    /// While clients leave: one in no transaction is disconnected, or may go to the successor, or inside.
     #[inline]
     pub(crate) fn drain_if_idle<H: Host<S>>(&mut self, host: &mut H, slot: Slot, now: Time) {
         if self.clients_leave() {
@@ -549,13 +556,13 @@ impl<S: Socket> Engine<S> {
 
     #[inline]
     pub(crate) fn clients_leave(&self) -> bool {
-        !matches!(self.departure, Departure::None)
+        self.inside.is_open() || !matches!(self.departure, Departure::None)
     }
 
     #[cold]
     fn drain_one<H: Host<S>>(&mut self, host: &mut H, slot: Slot, now: Time) {
         let error = match &self.departure {
-            Departure::None => return,
+            Departure::None => return self.may_go_inside(slot),
             Departure::ToSuccessor(_) => return self.may_leave(slot),
             Departure::Goodbye(error) => error.clone(),
         };
@@ -623,6 +630,7 @@ impl<S: Socket> Engine<S> {
                     backend.cancel_what_was_sent(host, self.id);
                 }
             }
+            ClientState::Inside => host.cancel_inside(ClientId { home: self.id, slot }),
             ClientState::Idle | ClientState::Closing => {}
         }
     }

@@ -4,6 +4,7 @@ use std::io;
 
 use crate::ids::{ClientId, LoopId, ServerAddressId, Slot};
 use crate::relay::backend::PoolRef;
+use crate::relay::inside::{BackFromInside, InsideSession};
 use crate::relay::message;
 use crate::relay::message::ToLoop;
 use crate::relay::socket::{Socket, Token};
@@ -57,6 +58,24 @@ pub trait Host<S: Socket> {
     /// A client has left loop `home` for the successor. A host without a successor sends it back.
     fn give(&mut self, home: LoopId, client: MovedClient<S>) {
         self.send(home, ToLoop::TakeClient(Box::new(client), Arrival::BackFromSuccessor));
+    }
+    /// A client's server is to serve it from now on; no loop watches it. It comes back as
+    /// [`ToLoop::BackFromInside`].
+    fn go_inside(&mut self, client: ClientId, socket: &S, session: InsideSession<S>) {
+        let _ = (socket, session);
+        self.send(client.home, ToLoop::BackFromInside(BackFromInside::at_rest(client)));
+    }
+    /// A client is wanted back from inside, as soon as it is in no transaction.
+    fn call_back(&mut self, client: ClientId) {
+        let _ = client;
+    }
+    /// Cancels what a client runs inside.
+    fn cancel_inside(&mut self, client: ClientId) {
+        let _ = client;
+    }
+    /// The connection ends, also where other processes have it, too.
+    fn part(&mut self, socket: &S) {
+        let _ = socket;
     }
     /// An event for the log: a connection closed, a fallback taken.
     fn event(&mut self, event: message::Event<'_>);

@@ -136,6 +136,7 @@ impl<S: Socket> Engine<S> {
         self.look_after_backends(host, now);
         self.look_after_hubs(host, now);
         self.look_for_leavers();
+        self.look_for_rooms();
         self.wheel.turn_to(tick);
         if self.pools.len() > 64 && tick.is_multiple_of(64) {
             self.forget_unused_views();
@@ -326,6 +327,7 @@ impl<S: Socket> Engine<S> {
                 consider(Some((Overdue::LastWords, now)));
             }
             ClientState::Closing => consider(Some((Overdue::Goodbye, now))),
+            ClientState::Inside => {}
             ClientState::Waiting => {
                 consider(limit(Overdue::Wait, settings.query_wait_timeout, client.times.since()));
                 let notice = self.wait_notice_at(slot).filter(|at| *at > now);

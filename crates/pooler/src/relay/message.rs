@@ -11,6 +11,7 @@ use std::time::Duration;
 use crate::ids::{BackendId, ClientId, LoopId, PoolId, Slot};
 use crate::parts::listen::{Ask, FromHub};
 use crate::parts::report::text::ReportError;
+use crate::relay::inside::BackFromInside;
 use crate::relay::socket::Socket;
 use crate::relay::succession::{Arrival, MovedClient};
 use crate::session::part::PartSet;
@@ -150,6 +151,8 @@ pub enum ToLoop<S: Socket> {
     KeepClients,
     /// A client that was another process's, or comes back from the way there.
     TakeClient(Box<MovedClient<S>>, Arrival),
+    /// A client comes back from inside.
+    BackFromInside(BackFromInside),
     /// No new transactions: clients are disconnected as soon as they are in none.
     Drain(ClientError),
     /// Some of this loop's connections, for SHOW: the answer is a bounded piece of work.
@@ -181,6 +184,7 @@ impl<S: Socket> fmt::Debug for ToLoop<S> {
             Self::GiveClients(_) => "GiveClients",
             Self::KeepClients => "KeepClients",
             Self::TakeClient(..) => "TakeClient",
+            Self::BackFromInside(_) => "BackFromInside",
             Self::Drain(_) => "Drain",
             Self::Page(..) => "Page",
         };

@@ -14,6 +14,7 @@ use crate::relay::backend::{Backend, PoolRef};
 use crate::relay::bulk_orders::BulkOrders;
 use crate::relay::client::{Client, ClientSession};
 use crate::relay::client_info::ClientState;
+use crate::relay::inside::Inside;
 use crate::relay::limits;
 use crate::relay::pending_bytes::Spare;
 use crate::relay::socket::Socket;
@@ -174,6 +175,8 @@ pub(crate) struct PoolView<S: Socket> {
     pub(crate) settings: Arc<PoolSettings>,
     /// One of its limits applies while a client has a backend or sits idle.
     pub(crate) limits_clients: bool,
+    /// Its clients may go inside.
+    pub(crate) goes_inside: bool,
     wanted: Wanted,
 }
 
@@ -189,7 +192,7 @@ impl<S: Socket> PoolView<S> {
     fn new(pool: PoolRef<S>) -> Self {
         let settings = pool.settings();
         let limits_clients = limits_clients(&settings);
-        Self { pool, settings, limits_clients, wanted: Wanted::Nothing }
+        Self { pool, settings, limits_clients, goes_inside: false, wanted: Wanted::Nothing }
     }
 
     /// The mark of the settings that a client desires.
@@ -224,6 +227,9 @@ impl<S: Socket> PoolView<S> {
             self.limits_clients = limits_clients(&settings);
             self.settings = settings;
         }
+        self.goes_inside = self.pool.goes_inside()
+            && !self.limits_clients
+            && self.settings.log_min_duration.is_zero();
     }
 
     /// Why the configuration does not allow a backend any more, if it does not.
@@ -266,6 +272,8 @@ pub struct Engine<S: Socket> {
     pub(crate) bulk_orders: BulkOrders,
     /// Whether clients leave, and how.
     pub(crate) departure: Departure,
+    /// Clients that their servers serve themselves.
+    pub(crate) inside: Inside,
     pub(crate) next_serial: u32,
     /// See [`crate::relay::plain`].
     pub(crate) has_plain_lane: bool,
@@ -307,6 +315,7 @@ impl<S: Socket> Engine<S> {
             hubs: BTreeMap::new(),
             bulk_orders: BulkOrders::default(),
             departure: Departure::None,
+            inside: Inside::default(),
             next_serial: 1,
             has_plain_lane: true,
             plain_pipelines: 0,

@@ -206,9 +206,10 @@ fn client_state(state: ClientState, low_level: bool) -> &'static str {
         (ClientState::Idle, false) => "idle",
         (ClientState::Waiting, false) => "waiting",
         (ClientState::Active, false) => "active",
+        (ClientState::Inside, false) => "inside",
         (ClientState::Closing, false) => "closing",
         // SOCKETS has no word of its own for those that want nothing.
-        (ClientState::Idle | ClientState::Active, true) => "cl_active",
+        (ClientState::Idle | ClientState::Active | ClientState::Inside, true) => "cl_active",
         (ClientState::Waiting, true) => "cl_waiting",
         (ClientState::Closing, true) => "cl_closing",
     }

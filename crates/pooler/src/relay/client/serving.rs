@@ -51,6 +51,22 @@ impl Serving {
         self.state = ClientState::Active;
     }
 
+    /// Its server serves it, and no loop reads it.
+    pub(crate) fn go_inside(&mut self) {
+        self.state = ClientState::Inside;
+    }
+
+    /// It is served here again.
+    pub(crate) fn come_back(&mut self) {
+        self.state = ClientState::Idle;
+    }
+
+    /// Whether its server serves it, and no loop reads it.
+    #[inline]
+    pub(crate) fn is_inside(&self) -> bool {
+        self.state == ClientState::Inside
+    }
+
     /// It has been sent goodbye, and is closed once it has taken that.
     pub(crate) fn close(&mut self) {
         self.state = ClientState::Closing;

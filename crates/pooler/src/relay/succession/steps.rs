@@ -72,6 +72,10 @@ impl<S: Socket> Engine<S> {
             if giving.refused.contains(&slot) {
                 continue;
             }
+            if self.clients.get(slot).is_some_and(|client| client.serving.is_inside()) {
+                host.call_back(self.client_id(slot));
+                continue;
+            }
             let Some(moved) = self.take_out(host, slot) else { continue };
             if let Departure::ToSuccessor(giving) = &mut self.departure {
                 giving.room -= 1;
@@ -94,6 +98,7 @@ impl<S: Socket> Engine<S> {
         };
         host.unwatch(&client.socket, self.id);
         self.process_ids.give_back(slot.index);
+        self.inside.forget(slot);
         let Client { socket, record: own, .. } = self.clients.remove(slot)?;
         Some(MovedClient { socket, pool, permit: own._permit, record })
     }

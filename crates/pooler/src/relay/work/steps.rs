@@ -15,7 +15,10 @@ impl<S: Socket> Client<S> {
     #[inline]
     fn can_resume(&self) -> bool {
         (self.at_socket.unread.is_any() || !self.input.is_empty())
-            && !matches!(self.serving.state(), ClientState::Waiting | ClientState::Closing)
+            && !matches!(
+                self.serving.state(),
+                ClientState::Waiting | ClientState::Closing | ClientState::Inside
+            )
     }
 }
 

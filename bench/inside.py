@@ -1,0 +1,149 @@
+#!/usr/bin/env python3
+"""What clients gain whose server serves them itself: Hawser's proxy, inside, and the server alone, in turns.
+
+    python3 bench/inside.py [--clients 1,10,100,1000] [--modes prepared,simple] [--rounds 5] [--seconds 5]
+
+pgbench -S against a throw-away server with the extension; each run starts its own Hawser. The CPU is that of the server and of
+Hawser by their CPU clocks. HAWSER names the program, PROXY another one for the proxy alone (a release build, where HAWSER is none).
+"""
+
+import argparse
+import os
+import re
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+
+import cpu
+from cluster import DATABASE, USER, Cluster, Unavailable, free_port, raise_descriptor_limit, stop, wait_for_port
+from extension import Extension
+
+POOL_SIZE = 10
+CONFIG = """
+[listen]
+address = "127.0.0.1:{port}"
+[[database]]
+name = "{database}"
+servers = ["{directory}:{server_port}"]
+pool_size = {pool_size}
+{inside}
+[auth]
+hba_file = "{own}/pg_hba.conf"
+users_file = "{own}/userlist.txt"
+[log]
+log_connections = false
+log_disconnections = false
+[admin]
+http_address = ""
+control_socket = "{socket}"
+[pool]
+max_client_conn = 5000
+"""
+
+
+class WithInside(Extension):
+    """The server lets its backends serve clients."""
+
+    def __init__(self, cluster):
+        super().__init__(cluster)
+        self.socket = os.path.join(cluster.directory, "hawser.sock")
+
+    def settings(self):
+        return super().settings() | {"hawser.inside": "on", "hawser.control_sockets": self.socket}
+
+
+class Hawser:
+    """A running one: its port and process."""
+
+    def __init__(self, cluster, program, inside):
+        self.port = free_port()
+        own = tempfile.mkdtemp(dir=cluster.directory)
+        with open(os.path.join(own, "pg_hba.conf"), "w") as out:
+            out.write("local all all trust\nhost all all 127.0.0.0/8 trust\n")
+        with open(os.path.join(own, "userlist.txt"), "w") as out:
+            out.write(f'"{USER}" ""\n')
+        with open(os.path.join(own, "hawser.toml"), "w") as out:
+            out.write(CONFIG.format(port=self.port, database=DATABASE, directory=cluster.directory, server_port=cluster.port,
+                                    pool_size=POOL_SIZE, inside=f"inside_size = {POOL_SIZE}" if inside else "", own=own,
+                                    socket=cluster.extension.socket))  # fmt: skip
+        if cluster.identity:
+            subprocess.run(["chown", "-R", str(cluster.identity["user"]), own], check=True)
+        self.log = os.path.join(own, "log")
+        with open(self.log, "w") as log:
+            self.process = subprocess.Popen([program, "serve", "-c", os.path.join(own, "hawser.toml")], stdout=log, stderr=log,
+                                            stdin=subprocess.DEVNULL, **cluster.identity)  # fmt: skip
+        wait_for_port(self.port, self.process, self.log)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        stop(self.process, signal.SIGTERM, 10)
+
+
+def run_once(cluster, contestant, mode, clients, seconds, programs):
+    """(transactions a second, CPU us of each, p99 in ms)."""
+    if contestant == "direct":
+        return measure(cluster, cluster.port, [], mode, clients, seconds)
+    with Hawser(cluster, programs[contestant], contestant == "inside") as hawser:
+        # The first transactions go by the proxy.
+        measure(cluster, hawser.port, [], mode, clients, 2)
+        return measure(cluster, hawser.port, [hawser.process.pid], mode, clients, seconds)
+
+
+def measure(cluster, port, pids, mode, clients, seconds):
+    with tempfile.TemporaryDirectory() as logs:
+        command = [cluster.program("pgbench"), "-h", "127.0.0.1", "-p", str(port), "-U", USER, "-n", "-S", "-M", mode, "-c", str(clients),
+                   "-j", str(min(clients, 2)), "-T", str(seconds), "-l", "--sampling-rate=0.1", "--log-prefix", f"{logs}/l", DATABASE]  # fmt: skip
+        measured = [cluster.process.pid, *pids]
+        before = cpu.tree_cpu_s(measured)
+        ran = subprocess.run(command, capture_output=True, text=True, cwd=logs)
+        used = cpu.tree_cpu_s(measured) - before
+        if ran.returncode != 0:
+            raise Unavailable(f"pgbench: {ran.stderr.strip()[-400:]}")
+        if "tps = " not in ran.stdout and seconds < 60:
+            # A machine that is busy with other things: not all clients were connected by then.
+            return measure(cluster, port, pids, mode, clients, seconds * 2)
+        tps = float(re.search(r"tps = ([\d.]+)", ran.stdout)[1])
+        count = int(re.search(r"actually processed: (\d+)", ran.stdout)[1])
+        latencies = sorted(int(line.split()[2]) for name in os.listdir(logs) for line in open(os.path.join(logs, name)))
+    return tps, used / max(count, 1) * 1e6, latencies[int(len(latencies) * 0.99)] / 1000 if latencies else 0.0
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--clients", default="1,10,100,1000")
+    parser.add_argument("--modes", default="prepared,simple")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--seconds", type=int, default=5)
+    parser.add_argument("--contestants", default="direct,proxy,inside")
+    arguments = parser.parse_args()
+    raise_descriptor_limit()
+    root = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+    own = os.environ.get("HAWSER", os.path.join(root, "target/release/hawser"))
+    programs = {"inside": own, "proxy": os.environ.get("PROXY", own)}
+    contestants = arguments.contestants.split(",")
+    try:
+        with Cluster(1, 1100, WithInside) as cluster:
+            cluster.extension.create(cluster)
+            print(f"PostgreSQL {cluster.version()}, pool {POOL_SIZE}, medians of {arguments.rounds} rounds in turns")
+            print("mode      clients  contestant      TPS   CPU us   p99 ms")
+            for mode in arguments.modes.split(","):
+                for clients in map(int, arguments.clients.split(",")):
+                    found = {name: [] for name in contestants}
+                    for _ in range(arguments.rounds):
+                        for name in contestants:
+                            found[name].append(run_once(cluster, name, mode, clients, arguments.seconds, programs))
+                            time.sleep(0.2)
+                    for name, runs in found.items():
+                        tps, us, p99 = (statistics.median(column) for column in zip(*runs))
+                        print(f"{mode:9} {clients:7}  {name:10} {tps:8.0f} {us:8.1f} {p99:8.1f}", flush=True)
+    except Unavailable as error:
+        sys.exit(f"skipped: {error}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,219 @@
+//! The memory that a room shares with its backends: extension/inside.h has the same layout.
+//!
+//! # Model
+//! ```text
+//!   header | slots, a cache line each | arena: records of clients, sets of settings, statements
+//! ```
+//! Records come and go with their clients, in blocks of powers of two. Sets and statements are written
+//! once and stay as long as the room; when the arena is full, clients stay outside.
+//!
+//! # Invariants
+//! * a record is written and freed only while its slot's owner is [`POOLER`]
+//! * what is interned never changes
+
+use std::collections::HashMap;
+use std::io;
+use std::os::fd::BorrowedFd;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use hawser_pooler::parts::statements::shared::Statement;
+use hawser_pooler::relay::inside::InsideSession;
+use hawser_pooler::session::settings::Settings;
+use hawser_sys::shared::SharedWords;
+
+use crate::socket::Conn;
+
+const MAGIC: u32 = 0x4841_5749;
+/// The version of the layout and of what backends say.
+pub(super) const VERSION: u32 = 1;
+const HEADER_WORDS: usize = 32;
+const SLOT_WORDS: usize = 16;
+/// The most clients in a room.
+pub(super) const SLOTS: u32 = 1 << 16;
+/// 64 MiB; what is not written takes no memory.
+const ARENA_WORDS: usize = 1 << 24;
+/// Word of the header: what statements mean may have changed.
+const SCHEMA: usize = 5;
+/// Word of the header: milliseconds for which a client may take nothing of its answer while others wait;
+/// 0: no bound.
+const PATIENCE: usize = 6;
+
+/// A word of a slot.
+#[derive(Clone, Copy)]
+pub(super) enum Word {
+    /// Who may touch its client.
+    Owner = 0,
+    /// Odd: in use.
+    Generation = 1,
+    /// It has run a Query there.
+    Queried = 2,
+    /// It is wanted back.
+    Recall = 3,
+    /// A cancel request is on its way to the backend that serves it.
+    Cancel = 4,
+    Record = 5,
+    RecordWords = 6,
+    /// How often it was taken by a backend.
+    Transactions = 7,
+}
+
+/// The state in an owner word; above it is the number of a backend.
+pub(super) const IDLE: u32 = 0;
+pub(super) const BUSY: u32 = 1;
+pub(super) const PENDING: u32 = 2;
+pub(super) const POOLER: u32 = 3;
+
+/// State and backend of an owner word.
+pub(super) fn owner(word: u32) -> (u32, u32) {
+    (word & 0xff, word >> 8)
+}
+
+/// A block of words in the memory.
+#[derive(Clone, Copy)]
+struct Block {
+    first: u32,
+    bytes: u32,
+}
+
+/// See the module.
+pub(super) struct Memory {
+    shared: SharedWords,
+    /// The first word of the arena that was never used.
+    next: usize,
+    /// Freed blocks of 2^n words, by n.
+    free: [Vec<u32>; 32],
+    sets: HashMap<Settings, (u32, Block)>,
+    statements: HashMap<u64, Block>,
+}
+
+impl Memory {
+    pub(super) fn new() -> io::Result<Self> {
+        let arena = HEADER_WORDS + SLOTS as usize * SLOT_WORDS;
+        let count = arena + ARENA_WORDS;
+        let shared = SharedWords::new("hawser inside", count)?;
+        let words = [MAGIC, VERSION, SLOTS, u32_of(arena), u32_of(count)];
+        for (at, word) in words.into_iter().enumerate() {
+            shared.words()[at].store(word, Ordering::Relaxed);
+        }
+        let (sets, statements) = (HashMap::new(), HashMap::new());
+        let memory = Self { shared, next: arena, free: Default::default(), sets, statements };
+        for slot in 0..SLOTS {
+            memory.word(slot, Word::Owner).store(POOLER, Ordering::Relaxed);
+        }
+        Ok(memory)
+    }
+
+    pub(super) fn fd(&self) -> BorrowedFd<'_> {
+        self.shared.fd()
+    }
+
+    pub(super) fn word(&self, slot: u32, word: Word) -> &AtomicU32 {
+        &self.shared.words()[HEADER_WORDS + slot as usize * SLOT_WORDS + word as usize]
+    }
+
+    /// Whether what statements mean may have changed since the room was last empty.
+    pub(super) fn schema_word(&self) -> &AtomicU32 {
+        &self.shared.words()[SCHEMA]
+    }
+
+    /// How long a client may take nothing of its answer while others wait; zero: no bound.
+    pub(super) fn set_patience(&self, patience: Duration) {
+        let ms = u32::try_from(patience.as_millis()).unwrap_or(u32::MAX);
+        let ms = if patience.is_zero() { 0 } else { ms.max(1) };
+        self.shared.words()[PATIENCE].store(ms, Ordering::Relaxed);
+    }
+
+    fn take(&mut self, words: usize) -> Option<usize> {
+        let size = words.next_power_of_two();
+        if let Some(first) = self.free[size.trailing_zeros() as usize].pop() {
+            return Some(first as usize);
+        }
+        let first = self.next;
+        (first + size <= self.shared.words().len()).then(|| {
+            self.next += size;
+            first
+        })
+    }
+
+    fn write(&self, first: usize, bytes: &[u8]) {
+        let words = &self.shared.words()[first..];
+        for (word, part) in words.iter().zip(bytes.chunks(4)) {
+            let mut whole = [0; 4];
+            whole[..part.len()].copy_from_slice(part);
+            word.store(u32::from_ne_bytes(whole), Ordering::Relaxed);
+        }
+    }
+
+    fn keep(&mut self, bytes: &[u8]) -> Option<Block> {
+        let first = self.take(bytes.len().div_ceil(4).max(1))?;
+        self.write(first, bytes);
+        Some(Block { first: u32_of(first), bytes: u32_of(bytes.len()) })
+    }
+
+    fn set(&mut self, settings: &Settings) -> Option<(u32, Block)> {
+        if settings.is_empty() {
+            return Some((0, Block { first: 0, bytes: 0 }));
+        }
+        if let Some(known) = self.sets.get(settings) {
+            return Some(*known);
+        }
+        let mut texts = Vec::new();
+        for (name, value) in settings.iter() {
+            texts.extend_from_slice(name);
+            texts.push(0);
+            texts.extend_from_slice(value);
+            texts.push(0);
+        }
+        let id = u32_of(self.sets.len() + 1);
+        let block = self.keep(&texts)?;
+        self.sets.insert(settings.clone(), (id, block));
+        Some((id, block))
+    }
+
+    fn statement(&mut self, statement: &Statement) -> Option<Block> {
+        if let Some(known) = self.statements.get(&statement.id) {
+            return Some(*known);
+        }
+        let block = self.keep(&[&statement.name, &[0][..], &statement.body].concat())?;
+        self.statements.insert(statement.id, block);
+        Some(block)
+    }
+
+    /// Writes the record of a client. False: there is no room for it.
+    pub(super) fn write_record(&mut self, slot: u32, session: &InsideSession<Conn>) -> bool {
+        let Some((id, set)) = self.set(&session.settings) else { return false };
+        let mut record = Vec::new();
+        let mut push = |words: &[u32]| {
+            words.iter().for_each(|word| record.extend_from_slice(&word.to_ne_bytes()));
+        };
+        push(&[set.first, set.bytes, id, u32_of(session.statements.len())]);
+        for (name, statement) in &session.statements {
+            let Some(block) = self.statement(statement) else { return false };
+            for word in [block.first, block.bytes, statement.id as u32, u32_of(name.len())] {
+                record.extend_from_slice(&word.to_ne_bytes());
+            }
+            record.extend_from_slice(name);
+            record.resize(record.len().next_multiple_of(4), 0);
+        }
+        let words = record.len() / 4;
+        let Some(first) = self.take(words) else { return false };
+        self.write(first, &record);
+        self.word(slot, Word::Record).store(u32_of(first), Ordering::Relaxed);
+        self.word(slot, Word::RecordWords).store(u32_of(words), Ordering::Relaxed);
+        true
+    }
+
+    /// The client has left its slot.
+    pub(super) fn free_record(&mut self, slot: u32) {
+        let words = self.word(slot, Word::RecordWords).swap(0, Ordering::Relaxed) as usize;
+        let first = self.word(slot, Word::Record).swap(0, Ordering::Relaxed);
+        if words > 0 {
+            self.free[words.next_power_of_two().trailing_zeros() as usize].push(first);
+        }
+    }
+}
+
+fn u32_of(number: usize) -> u32 {
+    u32::try_from(number).unwrap_or(u32::MAX)
+}

@@ -1,0 +1,742 @@
+/*
+ * inside.c: a backend serves the clients of a pool, one transaction after the other.
+ *
+ * Model       hawser.serve_inside() makes this session, which is a pooler's,
+ *             one that serves. From then on, whenever the server flushes a
+ *             ReadyForQuery, it does not come back before there is a client
+ *             with a whole plain message: that goes through a socket pair to
+ *             the server's own reading, and what the server answers goes to
+ *             the client's socket by methods in place of pqcomm.c's.
+ *
+ *             home ─► next client ─► its message is plain? no ─► the pooler
+ *                        ▲                  │ yes: settings that differ, a Parse of the statement
+ *                        │                  ▼ that is missing, the message
+ *                        └── released ◄── ReadyForQuery: idle, nothing left? no ─► kept
+ *
+ *             Kept: a transaction has left something in this session. The
+ *             backend is that client's own from then on, as on a direct
+ *             connection, and ends with it.
+ * Invariants  What leaves something is found by state.c at the end of the
+ *             transaction, before the next client.
+ *             While no client is served MyProcPort->sock is the pooler's, so
+ *             that a FATAL goes to no client.
+ *             FeBeWaitSet has the pooler's connection, or the client's that is kept.
+ * Limits      Messages of up to INPUT_BYTES_MAX. No COPY.
+ */
+#include "postgres.h"
+
+#include "connection.h"
+#include "hawser.h"
+#include "compat.h"
+#include "inside.h"
+
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "access/xact.h"
+#include "commands/prepare.h"
+#include "fmgr.h"
+#include "libpq/libpq.h"
+#include "miscadmin.h"
+#include "nodes/bitmapset.h"
+#include "port/pg_bswap.h"
+#include "storage/ipc.h"
+#include "storage/latch.h"
+#include "storage/proc.h"
+#include "tcop/tcopprot.h"
+#include "utils/backend_status.h"
+#include "utils/builtins.h"
+#include "utils/guc.h"
+#include "utils/memutils.h"
+#include "utils/timestamp.h"
+#include "utils/wait_event.h"
+
+#define OUTPUT_BYTES (64 * 1024)
+/* Answers go out at this size, or with ReadyForQuery. */
+#define OUTPUT_ENOUGH (16 * 1024)
+/* How often it is looked whether a client that takes nothing keeps others waiting. */
+#define STALL_LOOK_MS 200
+#define HEADER_BYTES 5
+/* Sets of settings that it is remembered of that they may be applied. */
+#define SETS_MAX 65536
+
+PG_FUNCTION_INFO_V1(hawser_serve_inside);
+
+bool		hawser_inside = false;
+
+/* What the server is doing with the input that it has been given last. */
+typedef enum Phase
+{
+	PHASE_HOME,					/* the pooler's, up to the answer to hawser.serve_inside() */
+	PHASE_PARSING,				/* a statement that was missing: its answer is for nobody */
+	PHASE_SERVING,				/* the client's message */
+	PHASE_NAMING,				/* the client's own names, before it is kept: likewise */
+	PHASE_KEPT,					/* all that comes, as on a direct connection */
+} Phase;
+
+static Phase phase = PHASE_HOME;
+static bool serving = false;	/* from the next ReadyForQuery on */
+static InsideClient client;
+static const PQcommMethods *home;	/* the methods of pqcomm.c */
+static pgsocket home_socket;
+static int	feed[2] = {-1, -1}; /* the server reads from the first */
+
+static char *input;				/* of the client, as it came */
+static uint32 input_bytes;
+static char *rewritten;			/* with the shared name in place of the client's; what is missing before it */
+static uint32 rewritten_bytes;
+
+static char *output;
+static uint32 output_bytes;
+static uint32 output_sent;
+static bool busy = false;		/* within the output methods */
+static bool broken = false;		/* the client takes no more */
+static bool ended = false;		/* ReadyForQuery has been put */
+static char status;				/* of that */
+static bool failed = false;		/* an error has been put since the last */
+static uint32 names_left = 0;	/* that the server has not answered yet */
+
+/* The settings that this session has for its clients. */
+static uint32 applied_id = 0;
+static char *applied = NULL;	/* texts, as in shared memory */
+static uint32 applied_bytes = 0;
+/* Sets that may be applied, by their ids; and with which rights. */
+static Bitmapset *checked = NULL;
+static GucContext rights = PGC_USERSET;
+
+static void serve_next(void);
+
+/* Output. */
+
+/*
+ * The client gets nothing more, and its query ends, as in a session of its
+ * own. A cancel that is pending still is forgotten before the next client.
+ */
+static void
+lose_client(void)
+{
+	broken = true;
+	QueryCancelPending = true;
+	InterruptPending = true;
+}
+
+/* Waits until the client takes more. It has taken nothing since then; 0: up to now it has. */
+static void
+wait_for_client(TimestampTz *since)
+{
+	uint32		patience = room_patience();
+
+	if (*since == 0)
+		*since = GetCurrentTimestamp();
+	(void) WaitLatchOrSocket(MyLatch, WL_SOCKET_WRITEABLE | WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
+							 client.fd, STALL_LOOK_MS, WAIT_EVENT_CLIENT_WRITE);
+	ResetLatch(MyLatch);
+	/* an order to end is obeyed though the client does not read */
+	if (ProcDiePending)
+		broken = true;
+	else if (patience > 0 && TimestampDifferenceExceeds(*since, GetCurrentTimestamp(), patience) && room_has_waiters())
+	{
+		ereport(COMMERROR,
+				(errmsg("hawser: a client is disconnected, for it has taken nothing of its answer for %u ms while others waited",
+						patience)));
+		lose_client();
+	}
+}
+
+static bool
+send_output(bool waits)
+{
+	TimestampTz since = 0;
+
+	while (output_sent < output_bytes && !broken)
+	{
+		ssize_t		sent = send(client.fd, output + output_sent, output_bytes - output_sent, MSG_DONTWAIT | MSG_NOSIGNAL);
+
+		if (sent > 0)
+		{
+			output_sent += sent;
+			since = 0;
+		}
+		else if (errno == EINTR)
+			continue;
+		else if (errno != EAGAIN && errno != EWOULDBLOCK)
+			lose_client();
+		else if (!waits)
+			return false;
+		else
+			wait_for_client(&since);
+	}
+	output_bytes = output_sent = 0;
+	return true;
+}
+
+static void
+put_bytes(const char *bytes, size_t count)
+{
+	while (count > 0 && !broken)
+	{
+		size_t		part = Min(count, OUTPUT_BYTES - output_bytes);
+
+		memcpy(output + output_bytes, bytes, part);
+		output_bytes += part;
+		bytes += part;
+		count -= part;
+		if (output_bytes == OUTPUT_BYTES)
+			(void) send_output(true);
+	}
+}
+
+/* A setting's report that the client must not see, or knows already. */
+static bool
+is_unsaid(const char *name)
+{
+	return strncmp(name, "hawser.", strlen("hawser.")) == 0 || !state_is_marked();
+}
+
+static void
+put(char kind, const char *body, size_t length)
+{
+	char		header[HEADER_BYTES];
+	uint32		size = pg_hton32((uint32) length + 4);
+
+	if (kind == 'Z')
+	{
+		ended = true;
+		status = *body;
+	}
+	else if (kind == 'E')
+		failed = true;
+	if (phase == PHASE_PARSING || phase == PHASE_NAMING || (kind == 'S' && is_unsaid(body)))
+		return;
+	header[0] = kind;
+	memcpy(header + 1, &size, 4);
+	put_bytes(header, HEADER_BYTES);
+	put_bytes(body, length);
+	if (output_bytes >= OUTPUT_ENOUGH && kind != 'Z')
+		(void) send_output(true);
+}
+
+static int
+inside_putmessage(char kind, const char *body, size_t length)
+{
+	if (phase == PHASE_HOME)
+	{
+		if (kind == 'Z')
+			ended = true;
+		return home->putmessage(kind, body, length);
+	}
+	if (busy)
+		return 0;				/* from a signal handler: as pqcomm.c does */
+	busy = true;
+	put(kind, body, length);
+	busy = false;
+	return 0;
+}
+
+static void
+inside_putmessage_noblock(char kind, const char *body, size_t length)
+{
+	if (phase == PHASE_HOME)
+		home->putmessage_noblock(kind, body, length);
+	else
+		(void) inside_putmessage(kind, body, length);
+}
+
+static void
+inside_reset(void)
+{
+	busy = false;
+	home->comm_reset();
+}
+
+static int
+inside_flush_if_writable(void)
+{
+	if (phase == PHASE_HOME)
+		return home->flush_if_writable();
+	if (!busy)
+	{
+		busy = true;
+		(void) send_output(false);
+		busy = false;
+	}
+	return 0;
+}
+
+static bool
+inside_is_send_pending(void)
+{
+	return phase == PHASE_HOME ? home->is_send_pending() : output_sent < output_bytes;
+}
+
+/* Input. */
+
+/* The server reads this next. */
+static void
+feed_server(const char *bytes, uint32 count)
+{
+	ssize_t		sent = send(feed[1], bytes, count, MSG_NOSIGNAL | MSG_DONTWAIT);
+
+	if (sent != count)
+		ereport(FATAL, (errmsg("hawser: a message of %u bytes did not fit into a socket pair", count)));
+	MyProcPort->sock = feed[0];
+	ended = failed = false;
+}
+
+/* The length of the message at `at`, if it is whole and of this kind; 0: it is not. */
+static uint32
+whole(uint32 at, char kind)
+{
+	uint32		length;
+
+	if (input_bytes - at < HEADER_BYTES || input[at] != kind)
+		return 0;
+	memcpy(&length, input + at + 1, 4);
+	length = pg_ntoh32(length);
+	return length >= 4 && length < INPUT_BYTES_MAX && length + 1 <= input_bytes - at ? length + 1 : 0;
+}
+
+/* The text at `at` that ends before `end`; its length with NUL, or 0. */
+static uint32
+text_at(uint32 at, uint32 end)
+{
+	const char *nul = at < end ? memchr(input + at, '\0', end - at) : NULL;
+
+	return nul == NULL ? 0 : nul - (input + at) + 1;
+}
+
+/* Whether from `at` on there is an optional Describe of the unnamed portal, its Execute, and Sync, and no more. */
+static bool
+is_tail(uint32 at)
+{
+	static const char describe[] = {'D', 0, 0, 0, 6, 'P', 0};
+	static const char execute[] = {'E', 0, 0, 0, 9, 0};
+	static const char sync[] = {'S', 0, 0, 0, 4};
+
+	if (input_bytes - at >= sizeof(describe) && memcmp(input + at, describe, sizeof(describe)) == 0)
+		at += sizeof(describe);
+	return input_bytes - at == sizeof(execute) + 4 + sizeof(sync) &&
+		memcmp(input + at, execute, sizeof(execute)) == 0 &&
+		memcmp(input + at + sizeof(execute) + 4, sync, sizeof(sync)) == 0;
+}
+
+static void
+put_message(char *out, uint32 *at, char kind, const char *parts[], const uint32 lengths[], int count)
+{
+	uint32		length = 4;
+
+	for (int i = 0; i < count; i++)
+		length += lengths[i];
+	out[*at] = kind;
+	length = pg_hton32(length);
+	memcpy(out + *at + 1, &length, 4);
+	*at += HEADER_BYTES;
+	for (int i = 0; i < count; i++)
+	{
+		memcpy(out + *at, parts[i], lengths[i]);
+		*at += lengths[i];
+	}
+}
+
+static const char sync_message[] = {'S', 0, 0, 0, 4};
+
+/* A pipeline of a named statement: with the shared name. False: it is for the pooler. */
+static bool
+take_named(uint32 bind_end, bool *missing)
+{
+	uint32		name_at = HEADER_BYTES + 1;
+	uint32		name_bytes = text_at(name_at, bind_end);
+	uint32		count = room_name_count(&client);
+
+	if (input[HEADER_BYTES] != '\0' || name_bytes < 2 || !is_tail(bind_end) || room_has_old_statements())
+		return false;
+	for (uint32 i = 0; i < count; i++)
+	{
+		InsideName	name;
+		const char *own;
+		uint32		own_bytes;
+		uint32		rest = name_at + name_bytes;
+
+		if (!room_name(&client, i, &name, &own, &own_bytes))
+			return false;
+		if (own_bytes != name_bytes - 1 || memcmp(own, input + name_at, own_bytes) != 0)
+			continue;
+		if (!inside_is_plain(name.body))
+			return false;
+		*missing = FetchPreparedStatement(name.shared, false) == NULL;
+		if (*missing && name.body_bytes > INPUT_BYTES_MAX)
+			return false;
+		rewritten_bytes = 0;
+		put_message(rewritten, &rewritten_bytes, 'B',
+					(const char *[]) {"", name.shared, input + rest},
+					(uint32[]) {1, strlen(name.shared) + 1, bind_end - rest}, 3);
+		memcpy(rewritten + rewritten_bytes, input + bind_end, input_bytes - bind_end);
+		rewritten_bytes += input_bytes - bind_end;
+		if (*missing)
+		{
+			char	   *parse = palloc(name.body_bytes + NAMEDATALEN * 2);
+			uint32		parse_bytes = 0;
+
+			put_message(parse, &parse_bytes, 'P', (const char *[]) {name.shared, name.body},
+						(uint32[]) {strlen(name.shared) + 1, name.body_bytes}, 2);
+			memcpy(parse + parse_bytes, sync_message, sizeof(sync_message));
+			parse_bytes += sizeof(sync_message);
+			phase = PHASE_PARSING;
+			feed_server(parse, parse_bytes);
+			pfree(parse);
+		}
+		return true;
+	}
+	return false;
+}
+
+/* Whether the input is one whole message or pipeline that may run here; `*missing`: after the Parse that runs first. */
+static bool
+take_input(bool *missing)
+{
+	uint32		first;
+
+	*missing = false;
+	rewritten_bytes = 0;
+	if ((first = whole(0, 'Q')) == input_bytes && first > 0)
+	{
+		if (text_at(HEADER_BYTES, first) != first - HEADER_BYTES || !inside_is_plain(input + HEADER_BYTES))
+			return false;
+		room_note_query(&client);
+		return true;
+	}
+	if ((first = whole(0, 'B')) > HEADER_BYTES + 2)
+		return take_named(first, missing);
+	return false;
+}
+
+/* Settings. */
+
+static bool
+is_among(const char *name, const char *texts, uint32 bytes)
+{
+	const char *end = texts + bytes;
+
+	while (texts < end)
+	{
+		if (strcmp(texts, name) == 0)
+			return true;
+		texts += strlen(texts) + 1;
+		texts += strlen(texts) + 1;
+	}
+	return false;
+}
+
+static void
+set_to(const char *name, const char *value)
+{
+	if (set_config_option(name, value, rights, PGC_S_SESSION, GUC_ACTION_SET, true, WARNING, false) <= 0)
+		ereport(FATAL, (errmsg("hawser: setting \"%s\" could not be given to a client", name)));
+}
+
+/*
+ * Whether all of a set can be applied here, where no catalog can be read: who
+ * may set what only some may is written there.
+ */
+static bool
+may_apply(uint32 id, const char *texts, uint32 bytes)
+{
+	MemoryContext old;
+
+	if (bms_is_member(id, checked))
+		return true;
+	for (const char *at = texts; at < texts + bytes;)
+	{
+		const Setting *setting = strchr(at, '.') != NULL ? settings_find(at) : NULL;
+
+		if (setting != NULL && setting->context != PGC_USERSET && rights == PGC_USERSET)
+			return false;
+		at += strlen(at) + 1;
+		/* an odd number of texts */
+		if (at >= texts + bytes)
+			return false;
+		at += strlen(at) + 1;
+	}
+	old = MemoryContextSwitchTo(TopMemoryContext);
+	checked = bms_add_member(checked, id);
+	MemoryContextSwitchTo(old);
+	return true;
+}
+
+/* The settings of the client are in force; others are reset. False: they cannot be read. */
+static bool
+apply_settings(void)
+{
+	const char *texts;
+	uint32		id,
+				bytes;
+
+	if (!room_settings(&client, &id, &texts, &bytes))
+		return false;
+	if (id == applied_id)
+		return true;
+	if (id >= SETS_MAX || !may_apply(id, texts, bytes))
+		return false;
+	for (const char *at = applied; at < applied + applied_bytes;)
+	{
+		if (!is_among(at, texts, bytes))
+			set_to(at, NULL);
+		at += strlen(at) + 1;
+		at += strlen(at) + 1;
+	}
+	for (const char *at = texts; at < texts + bytes;)
+	{
+		const char *value = at + strlen(at) + 1;
+
+		set_to(at, value);
+		at = value + strlen(value) + 1;
+	}
+	applied = applied == NULL ? MemoryContextAlloc(TopMemoryContext, bytes + 1) : repalloc(applied, bytes + 1);
+	memcpy(applied, texts, bytes);
+	applied_bytes = bytes;
+	applied_id = id;
+	state_take_as_given();
+	return true;
+}
+
+/* Clients. */
+
+static void
+leave_client(void)
+{
+	MyProcPort->sock = home_socket;
+	phase = PHASE_HOME;
+	output_bytes = output_sent = 0;
+}
+
+/* Gives the server the next plain message of a client. */
+static void
+serve_next(void)
+{
+	/* the last words of this session, if that ends here, are flushed, too */
+	ended = false;
+	for (;;)
+	{
+		ssize_t		got;
+		bool		missing;
+
+		if (!room_next(&client))
+			continue;
+		do
+			got = recv(client.fd, input, INPUT_BYTES_MAX, MSG_DONTWAIT);
+		while (got < 0 && errno == EINTR);
+		if (got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK))
+		{
+			room_release(&client);
+			continue;
+		}
+		input_bytes = Max(got, 0);
+		broken = false;
+		/* one that this backend was to end before must not get its last words */
+		if (got > 0 && !ProcDiePending && apply_settings() && take_input(&missing))
+		{
+			if (missing)
+				return;
+			phase = PHASE_SERVING;
+			if (rewritten_bytes > 0)
+				feed_server(rewritten, rewritten_bytes);
+			else
+				feed_server(input, input_bytes);
+			return;
+		}
+		room_return(&client, input, input_bytes);
+	}
+}
+
+/* The missing statement is there, or cannot be. */
+static void
+after_parse(void)
+{
+	if (failed || room_has_old_statements() || state_take_mark())
+	{
+		/* the pooler, which has the text too, finds out why */
+		leave_client();
+		room_return(&client, input, input_bytes);
+		serve_next();
+		return;
+	}
+	phase = PHASE_SERVING;
+	feed_server(rewritten, rewritten_bytes);
+}
+
+/* This session is the client's from now on. */
+static void
+keep(void)
+{
+	home->comm_reset();
+	PqCommMethods = home;
+	MyProcPort->sock = client.fd;
+	use_client_socket(client.fd);
+	stop_reports();
+	phase = PHASE_KEPT;
+	room_keep(&client);
+}
+
+/* A transaction has left something: first the client gets its statements under its own names. */
+static void
+begin_to_keep(void)
+{
+	uint32		count = room_name_count(&client);
+	StringInfoData names;
+
+	if (count == 0)
+	{
+		keep();
+		return;
+	}
+	if (status != 'I')
+		ereport(FATAL, (errmsg("hawser: a plain statement has left a transaction open")));
+	initStringInfo(&names);
+	for (uint32 i = 0; i < count; i++)
+	{
+		InsideName	name;
+		const char *own;
+		uint32		own_bytes,
+					length;
+
+		if (!room_name(&client, i, &name, &own, &own_bytes))
+			ereport(FATAL, (errmsg("hawser: a client's statements cannot be read")));
+		length = pg_hton32(4 + own_bytes + 1 + name.body_bytes);
+		appendStringInfoChar(&names, 'P');
+		appendBinaryStringInfo(&names, (char *) &length, 4);
+		appendBinaryStringInfo(&names, own, own_bytes);
+		appendStringInfoChar(&names, '\0');
+		appendBinaryStringInfo(&names, name.body, name.body_bytes);
+		/* each by itself: one that fails leaves the others */
+		appendBinaryStringInfo(&names, sync_message, sizeof(sync_message));
+	}
+	if (names.len > INPUT_BYTES_MAX)
+		ereport(FATAL, (errmsg("hawser: a client has more statements than a session of its own can be given")));
+	phase = PHASE_NAMING;
+	names_left = count;
+	feed_server(names.data, names.len);
+	pfree(names.data);
+}
+
+static void
+after_answer(void)
+{
+	bool		left = state_take_mark();
+
+	if (broken)
+	{
+		/* what it has left would be the next client's */
+		if (left || status != 'I')
+			proc_exit(0);
+		leave_client();
+		room_lost(&client);
+		serve_next();
+		return;
+	}
+	if (left || status != 'I')
+	{
+		begin_to_keep();
+		return;
+	}
+	leave_client();
+	room_release(&client);
+	serve_next();
+}
+
+static int
+inside_flush(void)
+{
+	if (phase == PHASE_HOME)
+	{
+		int			result = home->flush();
+
+		if (serving && ended)
+		{
+			(void) state_take_mark();
+			serve_next();
+		}
+		return result;
+	}
+	if (busy)
+		return 0;
+	busy = true;
+	(void) send_output(true);
+	busy = false;
+	if (!ended)
+		return 0;
+	switch (phase)
+	{
+		case PHASE_PARSING:
+			after_parse();
+			break;
+		case PHASE_NAMING:
+			ended = false;
+			if (--names_left == 0)
+				keep();
+			break;
+		default:
+			after_answer();
+	}
+	return 0;
+}
+
+static const PQcommMethods inside_methods = {
+	inside_reset, inside_flush, inside_flush_if_writable, inside_is_send_pending,
+	inside_putmessage, inside_putmessage_noblock
+};
+
+/* The last message of this session goes to the client that it serves, if there is one. */
+static void
+at_exit(int code, Datum argument)
+{
+	if (phase == PHASE_SERVING)
+		(void) send_output(false);
+}
+
+Datum
+hawser_serve_inside(PG_FUNCTION_ARGS)
+{
+	char	   *socket_path = text_to_cstring(PG_GETARG_TEXT_PP(0));
+	char	   *token = text_to_cstring(PG_GETARG_TEXT_PP(1));
+
+	if (!hawser_inside)
+		ereport(ERROR, (errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE), errmsg("hawser.inside is off")));
+	if (serving || !is_regular_backend() || !hawser_report || IsTransactionBlock() || !state_is_known())
+		ereport(ERROR, (errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+						errmsg("this session cannot serve clients inside"),
+						errhint("It must have begun with hawser.report = on, and hawser must be in shared_preload_libraries.")));
+	if (IdleSessionTimeout > 0)
+		ereport(ERROR, (errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+						errmsg("idle_session_timeout would end sessions that serve clients inside"),
+						errhint("Set it to 0 for the role that Hawser logs in as.")));
+	if (MyBEEntry->st_ssl)
+		ereport(ERROR, (errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
+						errmsg("a session over TLS cannot serve clients inside")));
+	if (!local_is_pooler(socket_path))
+		ereport(ERROR, (errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
+						errmsg("\"%s\" is not among hawser.control_sockets", socket_path)));
+	if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, feed) != 0)
+		ereport(ERROR, (errmsg("could not make a socket pair: %m")));
+	input = MemoryContextAlloc(TopMemoryContext, INPUT_BYTES_MAX);
+	rewritten = MemoryContextAlloc(TopMemoryContext, INPUT_BYTES_MAX + NAMEDATALEN * 2);
+	output = MemoryContextAlloc(TopMemoryContext, OUTPUT_BYTES);
+	/* outside of transactions it cannot be looked up */
+	rights = superuser() ? PGC_SUSET : PGC_USERSET;
+	room_enter(socket_path, token);
+	on_proc_exit(at_exit, (Datum) 0);
+	home = PqCommMethods;
+	home_socket = MyProcPort->sock;
+	PqCommMethods = &inside_methods;
+	serving = true;
+	ended = false;
+	PG_RETURN_VOID();
+}
+
+/* At preloading. */
+void
+inside_define(void)
+{
+	DefineCustomBoolVariable("hawser.inside",
+							 "Lets backends of a Hawser on this host serve its clients themselves.",
+							 NULL, &hawser_inside, false, PGC_SIGHUP, 0, NULL, NULL, NULL);
+}

@@ -1,0 +1,575 @@
+/*
+ * inside_room.c: the clients of a pool that its backends share.
+ *
+ * Model       One epoll set for all backends, edge-triggered, in which the
+ *             pooler alone puts clients and takes them out. Whose client has
+ *             sent something is found by the first backend that waits; the
+ *             owner word of its slot says who may touch it. See inside.h.
+ * Invariants  A client is touched by its owner only. A backend that leaves
+ *             gives up all that it owns.
+ *             Nothing in the memory is believed: each offset is checked
+ *             before it is used.
+ * Signals     While there is nothing to do they are blocked from the last look
+ *             for interrupts up to the wait, so that none is slept through.
+ */
+#include "postgres.h"
+
+#include "connection.h"
+#include "hawser.h"
+#include "compat.h"
+#include "inside.h"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <sys/epoll.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/time.h>
+#include <sys/un.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "commands/async.h"
+#include "libpq/pqsignal.h"
+#include "miscadmin.h"
+#include "postmaster/interrupt.h"
+#include "storage/ipc.h"
+#include "storage/latch.h"
+#include "storage/pmsignal.h"
+#include "storage/sinval.h"
+#include "utils/guc.h"
+#include "utils/memutils.h"
+
+#define SUFFIX ".inside"
+/* The pooler answers at once; this is against a wait for ever. */
+#define ANSWER_SECONDS_MAX 5
+/* How long a wait lasts at most, in which the pooler and the postmaster may have gone. */
+#define WAIT_MS 1000
+/* How long a cancel request may be on its way. */
+#define CANCEL_WAIT_MS 10000
+/* Clients that have sent more while they were served, and are served again. */
+#define AGAIN_MAX 64
+
+static int	control = -1;
+static int	ready_set = -1;
+static uint32 *words = NULL;
+static uint32 word_count;
+static uint32 slot_count;
+static uint32 arena_first;
+static uint32 own_number;
+
+/* Descriptors of clients, by slot. */
+typedef struct Known
+{
+	uint32		generation;
+	int			fd;				/* -1: none */
+} Known;
+
+static Known *known;
+static uint32 known_room = 0;
+static uint32 again[AGAIN_MAX];
+static int	again_count = 0;
+static bool again_next = false; /* the next is one of those */
+static time_t looked_at = 0;
+static uint32 served = PG_UINT32_MAX;	/* slot that this backend owns */
+
+static pg_atomic_uint32 *
+word(uint32 slot, int which)
+{
+	return (pg_atomic_uint32 *) &words[HEADER_WORDS + slot * SLOT_WORDS + which];
+}
+
+static bool
+change_owner(uint32 slot, uint32 from, uint32 to)
+{
+	return pg_atomic_compare_exchange_u32(word(slot, S_OWNER), &from, to);
+}
+
+/* Sends it whole. The pooler reads at once; if it does not, it has gone. */
+static bool
+say(uint32 kind, uint32 slot, uint32 generation, const void *bytes, uint32 count)
+{
+	InsideMessage message = {kind, slot, generation, count};
+	struct iovec parts[2] = {{&message, sizeof(message)}, {(void *) bytes, count}};
+	struct msghdr out = {.msg_iov = parts, .msg_iovlen = 2};
+
+	while (parts[0].iov_len + parts[1].iov_len > 0)
+	{
+		ssize_t		sent = sendmsg(control, &out, MSG_NOSIGNAL);
+
+		if (sent < 0 && errno == EINTR)
+			continue;
+		if (sent <= 0)
+			return false;
+		for (int i = 0; i < 2; i++)
+		{
+			size_t		taken = Min(parts[i].iov_len, (size_t) sent);
+
+			parts[i].iov_base = (char *) parts[i].iov_base + taken;
+			parts[i].iov_len -= taken;
+			sent -= taken;
+		}
+	}
+	return true;
+}
+
+/* One answer, with its descriptors, which are -1 where there are none. */
+static bool
+hear(InsideMessage *message, int fds[2])
+{
+	size_t		filled = 0;
+
+	fds[0] = fds[1] = -1;
+	while (filled < sizeof(*message))
+	{
+		char		space[CMSG_SPACE(sizeof(int) * 2)];
+		struct iovec part = {(char *) message + filled, sizeof(*message) - filled};
+		struct msghdr in = {.msg_iov = &part, .msg_iovlen = 1, .msg_control = space, .msg_controllen = sizeof(space)};
+		ssize_t		got = recvmsg(control, &in, MSG_CMSG_CLOEXEC);
+
+		if (got < 0 && errno == EINTR)
+			continue;
+		if (got <= 0)
+			return false;
+		for (struct cmsghdr *extra = CMSG_FIRSTHDR(&in); extra != NULL; extra = CMSG_NXTHDR(&in, extra))
+			if (extra->cmsg_level == SOL_SOCKET && extra->cmsg_type == SCM_RIGHTS)
+				memcpy(fds, CMSG_DATA(extra), Min(sizeof(int) * 2, extra->cmsg_len - CMSG_LEN(0)));
+		filled += got;
+	}
+	return true;
+}
+
+static void
+forget(uint32 slot)
+{
+	if (known[slot].fd >= 0)
+		close(known[slot].fd);
+	known[slot].fd = -1;
+}
+
+/* Descriptors of clients that are here no more keep their connections open. */
+static void
+forget_departed(void)
+{
+	for (uint32 slot = 0; slot < known_room; slot++)
+		if (known[slot].fd >= 0 && pg_atomic_read_u32(word(slot, S_GENERATION)) != known[slot].generation)
+			forget(slot);
+}
+
+/* The descriptor of a client that this backend owns; -1: there is none. */
+static int
+fetch(uint32 slot, uint32 generation)
+{
+	InsideMessage answer;
+	int			fds[2];
+
+	if (slot >= known_room)
+	{
+		uint32		room = Min(slot_count, Max(slot + 1, Max(64, known_room * 2)));
+		Size		size = room * sizeof(Known);
+
+		known = known == NULL ? MemoryContextAlloc(TopMemoryContext, size) : repalloc(known, size);
+		for (uint32 i = known_room; i < room; i++)
+			known[i].fd = -1;
+		known_room = room;
+	}
+	if (known[slot].fd >= 0 && known[slot].generation == generation)
+		return known[slot].fd;
+	forget(slot);
+	if (!say(TO_POOLER_FETCH, slot, generation, NULL, 0) || !hear(&answer, fds))
+		proc_exit(0);			/* the pooler has gone */
+	if (answer.kind != TO_BACKEND_CLIENT || fds[0] < 0)
+		return -1;
+	known[slot].fd = fds[0];
+	known[slot].generation = generation;
+	return fds[0];
+}
+
+/* What PostgresMain does while it waits for its client, and whether this backend may still be needed. */
+static void
+while_idle(void)
+{
+	struct pollfd pooler = {.fd = control, .events = POLLIN};
+
+	ResetLatch(MyLatch);
+	/* one that came late was for a client before */
+	QueryCancelPending = false;
+	CHECK_FOR_INTERRUPTS();
+	if (catchupInterruptPending)
+		ProcessCatchupInterrupt();
+	if (notifyInterruptPending)
+		ProcessNotifyInterrupt(false);
+	if (ConfigReloadPending)
+	{
+		ConfigReloadPending = false;
+		ProcessConfigFile(PGC_SIGHUP);
+	}
+	if (!PostmasterIsAlive())
+		proc_exit(1);
+	/* it says nothing unasked: this is its end */
+	if (!hawser_inside || poll(&pooler, 1, 0) > 0)
+		proc_exit(0);
+}
+
+static void
+look_around(void)
+{
+	struct timespec now;
+
+	clock_gettime(CLOCK_MONOTONIC_COARSE, &now);
+	if (!InterruptPending && !ConfigReloadPending && !MyLatch->is_set && now.tv_sec == looked_at)
+		return;
+	if (now.tv_sec != looked_at)
+		forget_departed();
+	looked_at = now.tv_sec;
+	while_idle();
+}
+
+/* One event, if there is one at once, or within WAIT_MS. */
+static bool
+event_comes(struct epoll_event *event, bool waits)
+{
+	int			count = epoll_wait(ready_set, event, 1, 0);
+	sigset_t	before;
+
+	if (count != 0 || !waits)
+		return count == 1;
+	sigprocmask(SIG_BLOCK, &BlockSig, &before);
+	if (!InterruptPending && !ConfigReloadPending && !MyLatch->is_set)
+		count = epoll_pwait(ready_set, event, 1, WAIT_MS, &before);
+	sigprocmask(SIG_SETMASK, &before, NULL);
+	return count == 1;
+}
+
+/* Whether this backend owns the client of an event now. */
+static bool
+take(uint32 slot)
+{
+	for (;;)
+	{
+		uint32		owner = pg_atomic_read_u32(word(slot, S_OWNER));
+
+		switch (OWNER_STATE(owner))
+		{
+			case OWNER_IDLE:
+				if (change_owner(slot, owner, OWNER_OF(OWNER_BUSY, own_number)))
+					return true;
+				break;
+			case OWNER_BUSY:
+				/* who serves it goes on with this */
+				if (change_owner(slot, owner, OWNER_OF(OWNER_PENDING, owner >> 8)))
+					return false;
+				break;
+			default:
+				return false;
+		}
+	}
+}
+
+/* The next client that may have sent something; it is this backend's own. False: look for interrupts first. */
+bool
+room_next(InsideClient *client)
+{
+	struct epoll_event event;
+	uint32		slot;
+
+	look_around();
+	if (again_next && again_count > 0)
+	{
+		again_next = false;
+		slot = again[0];
+		memmove(again, again + 1, --again_count * sizeof(again[0]));
+		pg_atomic_write_u32(word(slot, S_OWNER), OWNER_OF(OWNER_BUSY, own_number));
+	}
+	else if (event_comes(&event, again_count == 0))
+	{
+		again_next = true;
+		slot = (uint32) event.data.u64;
+		if (slot >= slot_count || !take(slot))
+			return false;
+	}
+	else
+	{
+		again_next = true;
+		return false;
+	}
+	served = slot;
+	client->slot = slot;
+	client->generation = pg_atomic_read_u32(word(slot, S_GENERATION));
+	client->fd = fetch(slot, client->generation);
+	if (client->fd < 0)
+	{
+		room_return(client, NULL, 0);
+		return false;
+	}
+	pg_atomic_write_u32(word(slot, S_TRANSACTIONS), pg_atomic_read_u32(word(slot, S_TRANSACTIONS)) + 1);
+	return true;
+}
+
+/* A cancel request that has been sent for this slot's client must not reach the next one. */
+static void
+let_cancel_arrive(uint32 slot)
+{
+	for (int waited = 0; pg_atomic_read_u32(word(slot, S_CANCEL)) != 0 && waited < CANCEL_WAIT_MS; waited++)
+		pg_usleep(1000);
+	/* it may still come, for another client */
+	if (pg_atomic_read_u32(word(slot, S_CANCEL)) != 0)
+		proc_exit(0);
+	/* a signal that was sent is delivered at the latest when a system call returns */
+	(void) getppid();
+	QueryCancelPending = false;
+}
+
+/* It runs a Query: its unnamed statement ends. */
+void
+room_note_query(const InsideClient *client)
+{
+	pg_atomic_write_u32(word(client->slot, S_QUERIED), 1);
+}
+
+/* It waits for its next message from now on, where any backend gets it. */
+void
+room_release(const InsideClient *client)
+{
+	uint32		slot = client->slot;
+
+	served = PG_UINT32_MAX;
+	if (pg_atomic_read_u32(word(slot, S_RECALL)) != 0)
+	{
+		room_return(client, NULL, 0);
+		return;
+	}
+	if (!change_owner(slot, OWNER_OF(OWNER_BUSY, own_number), OWNER_IDLE))
+	{
+		/* it has sent more meanwhile; others get their turn first */
+		if (again_count == AGAIN_MAX)
+		{
+			room_return(client, NULL, 0);
+			return;
+		}
+		again[again_count++] = slot;
+		pg_atomic_write_u32(word(slot, S_OWNER), OWNER_OF(OWNER_AGAIN, own_number));
+	}
+	/* the pooler sets this first, and then looks who owns it */
+	pg_memory_barrier();
+	if (pg_atomic_read_u32(word(slot, S_CANCEL)) != 0)
+		let_cancel_arrive(slot);
+	if (pg_atomic_read_u32(word(slot, S_RECALL)) != 0 && change_owner(slot, OWNER_IDLE, OWNER_OF(OWNER_POOLER, own_number)))
+		(void) say(TO_POOLER_RETURN, slot, client->generation, NULL, 0);
+}
+
+static void
+give_up(uint32 slot, uint32 kind, const void *bytes, uint32 count)
+{
+	uint32		generation = pg_atomic_read_u32(word(slot, S_GENERATION));
+
+	served = PG_UINT32_MAX;
+	forget(slot);
+	pg_atomic_write_u32(word(slot, S_OWNER), OWNER_OF(OWNER_POOLER, own_number));
+	pg_memory_barrier();
+	if (pg_atomic_read_u32(word(slot, S_CANCEL)) != 0)
+		let_cancel_arrive(slot);
+	(void) say(kind, slot, generation, bytes, count);
+}
+
+/* The pooler goes on with it, beginning with these bytes. */
+void
+room_return(const InsideClient *client, const char *bytes, uint32 count)
+{
+	give_up(client->slot, TO_POOLER_RETURN, bytes, count);
+}
+
+/* Its connection is broken, or has had a last message. */
+void
+room_lost(const InsideClient *client)
+{
+	give_up(client->slot, TO_POOLER_LOST, NULL, 0);
+}
+
+/* This backend serves it to its end, and no other. */
+void
+room_keep(const InsideClient *client)
+{
+	served = PG_UINT32_MAX;		/* the end of this process shows the end of its session */
+	(void) say(TO_POOLER_KEPT, client->slot, client->generation, NULL, 0);
+}
+
+/* Nothing in shared memory may lead out of it. */
+static const uint32 *
+in_arena(uint32 first, uint32 bytes)
+{
+	if (first < arena_first || first > word_count || bytes > (word_count - first) * sizeof(uint32))
+		return NULL;
+	return words + first;
+}
+
+static const uint32 *
+record_of(const InsideClient *client, uint32 *length)
+{
+	uint32		first = pg_atomic_read_u32(word(client->slot, S_RECORD));
+
+	*length = pg_atomic_read_u32(word(client->slot, S_RECORD_WORDS));
+	if (*length < RECORD_WORDS || *length > word_count)
+		return NULL;
+	return in_arena(first, *length * sizeof(uint32));
+}
+
+/* The client's settings: texts that end with NUL, two by two. */
+bool
+room_settings(const InsideClient *client, uint32 *id, const char **texts, uint32 *bytes)
+{
+	uint32		length;
+	const uint32 *record = record_of(client, &length);
+
+	if (record == NULL)
+		return false;
+	*id = record[R_SET_ID];
+	*bytes = record[R_SET_BYTES];
+	*texts = *id == 0 ? "" : (const char *) in_arena(record[R_SET], *bytes);
+	return *texts != NULL && (*id == 0 || (*bytes > 0 && (*texts)[*bytes - 1] == '\0'));
+}
+
+uint32
+room_name_count(const InsideClient *client)
+{
+	uint32		length;
+	const uint32 *record = record_of(client, &length);
+
+	return record == NULL ? 0 : record[R_NAMES];
+}
+
+/* What the client's name of this number stands for. */
+bool
+room_name(const InsideClient *client, uint32 index, InsideName *name, const char **own, uint32 *own_bytes)
+{
+	uint32		length;
+	const uint32 *record = record_of(client, &length);
+	uint32		at = RECORD_WORDS;
+
+	if (record == NULL)
+		return false;
+	for (uint32 i = 0;; i++)
+	{
+		const uint32 *entry = record + at;
+		uint32		text_words;
+		const char *blob;
+
+		if (at + NAME_WORDS > length)
+			return false;
+		text_words = (entry[N_BYTES] + 3) / 4;
+		if (entry[N_BYTES] > NAMEDATALEN * 4 || at + NAME_WORDS + text_words > length)
+			return false;
+		if (i < index)
+		{
+			at += NAME_WORDS + text_words;
+			continue;
+		}
+		blob = (const char *) in_arena(entry[N_BODY], entry[N_BODY_BYTES]);
+		if (blob == NULL || memchr(blob, '\0', Min(entry[N_BODY_BYTES], NAMEDATALEN)) == NULL)
+			return false;
+		name->id = entry[N_ID];
+		name->shared = blob;
+		name->body = blob + strlen(blob) + 1;
+		name->body_bytes = entry[N_BODY_BYTES] - (name->body - blob);
+		*own = (const char *) (entry + NAME_WORDS);
+		*own_bytes = entry[N_BYTES];
+		return memchr(name->body, '\0', name->body_bytes) != NULL;
+	}
+}
+
+/* Whether statements may have another meaning than when their clients prepared them. */
+bool
+room_has_old_statements(void)
+{
+	return pg_atomic_read_u32((pg_atomic_uint32 *) &words[H_SCHEMA]) != 0;
+}
+
+void
+room_schema_changed(void)
+{
+	uint32		none = 0;
+
+	if (words != NULL && pg_atomic_compare_exchange_u32((pg_atomic_uint32 *) &words[H_SCHEMA], &none, 1))
+		(void) say(TO_POOLER_SCHEMA, 0, 0, NULL, 0);
+}
+
+/* How many ms a client may take nothing of its answer while others wait; 0: no bound. */
+uint32
+room_patience(void)
+{
+	return Min(pg_atomic_read_u32((pg_atomic_uint32 *) &words[H_PATIENCE]), PG_INT32_MAX);
+}
+
+/* Whether a client has sent something that no backend has taken yet. */
+bool
+room_has_waiters(void)
+{
+	struct pollfd ready = {.fd = ready_set, .events = POLLIN};
+
+	return poll(&ready, 1, 0) > 0;
+}
+
+static void
+at_exit(int code, Datum argument)
+{
+	if (served != PG_UINT32_MAX)
+		give_up(served, TO_POOLER_LOST, NULL, 0);
+	while (again_count > 0)
+		give_up(again[--again_count], TO_POOLER_RETURN, NULL, 0);
+}
+
+static void
+map_memory(int fd)
+{
+	struct stat size;
+	int			seals = fcntl(fd, F_GET_SEALS);
+
+	/* memory that shrinks would end this process, and so the server, by a signal */
+	if (seals < 0 || (seals & (F_SEAL_SHRINK | F_SEAL_GROW)) != (F_SEAL_SHRINK | F_SEAL_GROW) ||
+		fstat(fd, &size) != 0 || size.st_size < HEADER_WORDS * sizeof(uint32) ||
+		size.st_size > (off_t) PG_INT32_MAX)
+		ereport(ERROR, (errmsg("the pooler's memory is not what a room needs")));
+	words = mmap(NULL, size.st_size, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+	if (words == MAP_FAILED)
+	{
+		words = NULL;
+		ereport(ERROR, (errmsg("could not map the pooler's memory: %m")));
+	}
+	word_count = size.st_size / sizeof(uint32);
+	slot_count = words[H_SLOTS];
+	arena_first = words[H_ARENA];
+	if (words[H_MAGIC] != INSIDE_MAGIC || words[H_VERSION] != INSIDE_VERSION || words[H_WORDS] != word_count ||
+		arena_first > word_count || slot_count > (arena_first - HEADER_WORDS) / SLOT_WORDS)
+		ereport(ERROR, (errmsg("the pooler's room is of another version")));
+}
+
+/* Joins the pooler's room; errors say why not. */
+void
+room_enter(const char *control_socket, const char *token)
+{
+	struct sockaddr_un address = {.sun_family = AF_UNIX};
+	struct timeval limit = {.tv_sec = ANSWER_SECONDS_MAX};
+	InsideMessage answer;
+	int			fds[2];
+
+	if (snprintf(address.sun_path, sizeof(address.sun_path), "%s" SUFFIX, control_socket) >= sizeof(address.sun_path))
+		ereport(ERROR, (errmsg("the path \"%s\" is too long for a socket", control_socket)));
+	control = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+	if (control < 0 ||
+		setsockopt(control, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof(limit)) != 0 ||
+		setsockopt(control, SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof(limit)) != 0 ||
+		connect(control, (struct sockaddr *) &address, sizeof(address)) != 0)
+		ereport(ERROR, (errmsg("could not reach the pooler at \"%s\": %m", address.sun_path)));
+	if (!local_may_listen(control, address.sun_path))
+		ereport(ERROR, (errmsg("what listens at \"%s\" is of a user who may not", address.sun_path)));
+	if (!say(TO_POOLER_HELLO, INSIDE_VERSION, MyProcPid, token, strlen(token)) || !hear(&answer, fds) ||
+		answer.kind != TO_BACKEND_WELCOME || fds[1] < 0)
+		ereport(ERROR, (errmsg("the pooler at \"%s\" has no room for this session", address.sun_path)));
+	own_number = answer.slot;
+	ready_set = fds[0];
+	map_memory(fds[1]);
+	close(fds[1]);
+	on_proc_exit(at_exit, (Datum) 0);
+}

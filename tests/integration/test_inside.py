@@ -1,0 +1,416 @@
+"""Clients that their server serves itself: right answers, nothing that leaks, and whatever dies, the server lives.
+
+The extension is built from extension/ and preloaded by its path; nothing is installed into the server.
+"""
+
+import contextlib
+import os
+import signal
+import time
+
+from harness import extension
+from harness import messages as m
+from harness.suite import Skip, equal, limit, pooler_only, until
+from harness.wire import Disconnected, ServerError
+from integration.test_session_extension import library
+
+TAKES_SECONDS = 50
+
+SETTINGS = {}
+HBA = "local all all trust\nhost all all all trust\n"
+SIZE = 2
+OBJECTS = """
+create table counts (id int primary key, n int);
+insert into counts select i, 0 from generate_series(1, 20) i;
+grant all on counts to public;
+create function sets(value text) returns text language sql as $$ select set_config('work_mem', value, false) $$;
+create function makes() returns int language plpgsql as $$ begin create temporary table made (i int); return 1; end $$;
+"""
+
+
+@contextlib.contextmanager
+def inside(env, server="on", more="", **settings):
+    """A pooler on the server's host, whose server serves its clients."""
+    path = library(env)
+    more += f"hawser.inside = {server}\nlog_line_prefix = '<%h %u> '\n"
+    secret = extension.secret_file(env.directory, "server.secret", "x" * 32, "postgres")
+    append = 'user = "postgres"\n' if os.geteuid() == 0 else ""  # of [process]: the server's own
+    append += "".join(f'[[user]]\nname = "{user}"\n' for user in ("app", "app2", "postgres"))
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(extension.preloaded(env.cluster, path, secret, "postgres", more))
+        stack.callback(drop, env)
+        with env.cluster.superuser("postgres") as owner:
+            owner.execute("create database room")
+        with env.cluster.superuser("room") as owner:
+            owner.execute(extension.functions(path))
+            for statement in OBJECTS.strip().split(";\n"):
+                owner.execute(statement)
+        target = stack.enter_context(env.pooler_with(hba=HBA, append=append, start=False, inside_size=SIZE, **settings))
+        with env.cluster.superuser("postgres") as owner:
+            owner.execute(f"alter system set hawser.control_sockets = '{target.pooler.directory / 'hawser.sock'}'")
+            owner.execute("select pg_reload_conf()")
+        stack.callback(forget, env)
+        stack.callback(until, lambda: is_up(env), "the server is up again", 20)
+        target.pooler.start()
+        yield target
+
+
+def is_up(env):
+    with contextlib.suppress(ServerError, Disconnected, OSError), env.cluster.superuser("postgres") as owner:
+        return owner.value("select 1") == "1"
+    return False
+
+
+def drop(env):
+    with env.cluster.superuser("postgres") as owner:
+        owner.execute("drop database room with (force)")
+
+
+def forget(env):
+    with env.cluster.superuser("postgres") as owner:
+        owner.execute("alter system reset hawser.control_sockets")
+
+
+def connect(env, target, user="app", **how):
+    return env.connect(target, user=user, database="room", **how)
+
+
+def states(target):
+    return [row["state"] for row in target.pooler.show("CLIENTS") if row["database"] == "room"]
+
+
+def goes_in(env, target, *clients):
+    """All of them are inside: what they send is run there."""
+    def are():
+        for client in clients:
+            client.value("select 1")
+        return states(target).count("inside") == len(clients)
+    until(are, "the clients are inside", 20)
+
+
+def runs(env, marker):
+    """Until one backend runs a query with this in it: its process id."""
+    with env.cluster.superuser("room") as owner:
+        ask = f"select pid from pg_stat_activity where query like '%{marker}%' and state = 'active' and pid <> pg_backend_pid()"
+        until(lambda: len(owner.rows(ask)) == 1, f"a query with {marker} runs", 10)
+        return owner.value(ask)
+
+
+@pooler_only
+@limit(120)
+def test_clients_inside_get_their_own_answers(env):
+    with inside(env) as target:
+        clients = [connect(env, target, ("app", "app2")[i % 2], options=f"-c work_mem={i + 1}MB -c my.own={i}") for i in range(8)]
+        goes_in(env, target, *clients)
+        for turn in range(20):
+            for i, client in enumerate(clients):
+                user = ("app", "app2")[i % 2]
+                equal(client.rows("select current_user, current_setting('work_mem'), current_setting('my.own')"),
+                      [(user, f"{i + 1}MB", str(i))])
+        equal(states(target).count("inside"), 8, "clients that are still inside")
+        for i, client in enumerate(clients):  # all at once
+            client.send(m.query(f"select {i}, repeat('x', {i * 10000})"))
+        for i, client in enumerate(clients):
+            equal(client.collect().rows, [(str(i), "x" * (i * 10000))])
+
+
+@pooler_only
+@limit(120)
+def test_a_named_statement_is_run_inside_under_its_shared_name(env):
+    with inside(env) as target:
+        clients = [connect(env, target) for _ in range(4)]
+        for i, client in enumerate(clients):
+            client.exchange(m.parse(f"select $1::int + {i % 2}", "mine"), m.SYNC)
+        goes_in(env, target, *clients)
+        for turn in range(10):
+            for i, client in enumerate(clients):
+                result = client.exchange(m.bind("mine", values=["7"]), m.describe_portal(), m.execute(), m.SYNC)
+                equal((result.sqlstate, result.rows), (None, [(str(7 + i % 2),)]))
+        equal(states(target).count("inside"), 4, "clients that are still inside")
+        result = clients[0].exchange(m.bind("mine", values=["x"]), m.execute(), m.SYNC)
+        equal(result.sqlstate, "22P02")
+        result = clients[0].exchange(m.bind("other", values=["7"]), m.execute(), m.SYNC)
+        equal(result.sqlstate, "26000")
+        equal(clients[0].value("select 5"), "5")
+
+
+@pooler_only
+@limit(120)
+def test_what_is_not_plain_is_run_outside(env):
+    with inside(env) as target:
+        one, other = connect(env, target), connect(env, target)
+        goes_in(env, target, one, other)
+        one.execute("set work_mem = '77MB'")
+        equal((one.value("show work_mem"), other.value("show work_mem")), ("77MB", "4MB"))
+        goes_in(env, target, one, other)
+        equal((one.value("select current_setting('work_mem')"), other.value("select current_setting('work_mem')")), ("77MB", "4MB"))
+        one.execute("begin")
+        one.execute("update counts set n = 1 where id = 1")
+        equal(other.value("select n from counts where id = 1"), "0")
+        one.execute("rollback")
+        one.execute("create temporary table mine (i int)")
+        equal(one.value("select count(*) from mine"), "0")
+        equal(other.attempt("select * from mine").sqlstate, "42P01")
+        other.execute("listen news")
+        one.execute("notify news")
+        until(lambda: other.attempt("select 1").sqlstate is None and other.notifications, "the notification", 10)
+        equal(one.attempt("select 1; select 2").rows, [("1",), ("2",)])
+
+
+@pooler_only
+@limit(120)
+def test_what_a_function_leaves_stays_with_its_client(env):
+    with inside(env) as target:
+        one, other, third = (connect(env, target) for _ in range(3))
+        goes_in(env, target, one, other, third)
+        equal(one.value("select sets('9MB')"), "9MB")
+        for _ in range(10):
+            equal(other.value("select current_setting('work_mem')"), "4MB")
+            equal(third.value("select current_setting('work_mem')"), "4MB")
+            equal(one.value("select current_setting('work_mem')"), "9MB")
+        equal(other.value("select makes()"), "1")
+        equal(other.value("select count(*) from made"), "0")
+        equal(one.attempt("select * from made").sqlstate, "42P01")
+        equal(third.attempt("select * from made").sqlstate, "42P01")
+        one.close()
+        other.close()
+        equal(third.value("select current_setting('work_mem')"), "4MB")
+
+
+@pooler_only
+@limit(120)
+def test_a_cancel_reaches_the_query_that_runs_inside(env):
+    with inside(env) as target:
+        one, other = connect(env, target), connect(env, target)
+        goes_in(env, target, one, other)
+        for client in (one, other, one):
+            client.send(m.query("select pg_sleep(60), 'to be cancelled'"))
+            runs(env, "to be cancelled")
+            client.cancel(target)
+            equal(client.collect().sqlstate, "57014")
+            equal((one.value("select 1"), other.value("select 2")), ("1", "2"))
+        one.cancel(target)  # nothing runs
+        for _ in range(20):
+            equal((one.value("select 1"), other.value("select 2")), ("1", "2"))
+
+
+@pooler_only
+@limit(120)
+def test_the_server_lives_when_the_pooler_is_killed(env):
+    with inside(env) as target:
+        clients = [connect(env, target) for _ in range(6)]
+        goes_in(env, target, *clients)
+        with env.cluster.superuser("room") as direct:
+            pid = direct.value("select pg_backend_pid()")
+            os.kill(target.pooler.process.pid, signal.SIGKILL)
+            target.pooler.process.wait()
+            until(lambda: direct.value("select count(*) from pg_stat_activity where usename = 'app'") == "0",
+                  "the pooler's backends end", 20)
+            equal(direct.value("select pg_backend_pid()"), pid)
+        for client in clients:
+            with contextlib.suppress(Disconnected, OSError):
+                client.attempt("select 1")
+        target.pooler.start()
+        again = connect(env, target)
+        goes_in(env, target, again)
+
+
+@pooler_only
+@limit(120)
+def test_a_fast_shutdown_is_fast_with_clients_inside(env):
+    with inside(env) as target:
+        clients = [connect(env, target) for _ in range(6)]
+        goes_in(env, target, *clients)
+        env.cluster.restart()
+        for client in clients:
+            equal(client.value("select 1"), "1", "after the restart")
+        goes_in(env, target, *clients)
+
+
+@pooler_only
+@limit(120)
+def test_a_backend_that_is_terminated_costs_one_client(env):
+    with inside(env) as target:
+        one, other = connect(env, target), connect(env, target)
+        goes_in(env, target, one, other)
+        one.send(m.query("select pg_sleep(60), 'to be ended'"))
+        pid = runs(env, "to be ended")
+        with env.cluster.superuser("room") as owner:
+            owner.execute(f"select pg_terminate_backend({pid})")
+        result = one.collect()
+        equal((result.sqlstate, result.closed), ("57P01", True))
+        for i in range(10):
+            equal(other.value(f"select {i}"), str(i))
+        goes_in(env, target, other)
+        # those that serve nobody at the moment; of the pool's own one that has not ended yet could get a query
+        with env.cluster.superuser("room") as owner:
+            ended = owner.rows("select pid, pg_terminate_backend(pid) from pg_stat_activity where usename = 'app'")
+        until(lambda: not {row["remote_pid"] for row in target.pooler.show("SERVERS")} & {pid for pid, _ in ended},
+              "the pool's own have gone", 20)
+        for i in range(10):
+            equal(other.value(f"select {i}"), str(i))
+
+
+@pooler_only
+@limit(120)
+def test_clients_at_rest_live_through_a_crash_of_a_backend(env):
+    if os.geteuid():
+        raise Skip("only root may kill a server's process")
+    with inside(env) as target:
+        clients = [connect(env, target) for _ in range(5)]
+        goes_in(env, target, *clients)
+        clients[0].send(m.query("select pg_sleep(60), 'to be killed'"))
+        os.kill(int(runs(env, "to be killed")), signal.SIGKILL)
+        assert clients[0].is_closed(10), "the client of the backend that was killed"
+        until(lambda: is_up(env), "the server is up again", 20)  # it ends all its processes, some later than others
+        for client in clients[1:]:  # connected all the while; a query that comes while the server is away may fail
+            until(lambda: client.attempt("select 1").rows == [("1",)], "the server answers again", 20)
+        goes_in(env, target, *clients[1:])
+
+
+@pooler_only
+@limit(120)
+def test_clients_inside_can_be_disconnected(env):
+    with inside(env) as target:
+        one, other = connect(env, target), connect(env, target)
+        goes_in(env, target, one, other)
+        with target.pooler.admin() as console:
+            console.execute("KILL room")
+        for client in (one, other):
+            result = client.collect()
+            equal((result.errors[0]["S"], client.is_closed()), ("FATAL", True))
+
+
+@pooler_only
+@limit(120)
+def test_without_the_servers_consent_clients_are_served_as_ever(env):
+    with inside(env, server="off") as target:
+        client = connect(env, target)
+        for i in range(20):
+            equal(client.value(f"select {i}"), str(i))
+        until(lambda: "hawser.inside is off" in target.pooler.log.read_text(), "it is said why", 10)
+        equal(states(target).count("inside"), 0)
+
+
+LONG = m.query("select repeat('x', 1000) from generate_series(1, 30000)")
+
+
+@pooler_only
+@limit(120)
+def test_a_client_that_does_not_read_gives_up_its_backend_once_others_wait(env):
+    with inside(env) as target:
+        stalled, other = [connect(env, target) for _ in range(SIZE)], connect(env, target)
+        goes_in(env, target, other, *stalled)
+        with env.cluster.superuser("room") as owner:
+            def wait(count):
+                ask = "select count(*) from pg_stat_activity where wait_event = 'ClientWrite' and usename = 'app'"
+                until(lambda: owner.value(ask) == str(count), f"{count} backends wait for their clients", 20)
+            for client in stalled:
+                client.send(LONG)
+            wait(SIZE)
+            equal((other.value("select 1"), other.value("select 2")), ("1", "2"))
+            assert "has taken nothing of its answer for 2000 ms while others waited" in env.cluster.log.read_text()
+            ends = [client.collect().closed for client in stalled]
+            assert any(ends), "one has been disconnected"
+            rest = [client for client, end in zip(stalled, ends, strict=True) if not end]
+            leaves = connect(env, target)
+            goes_in(env, target, other, leaves, *rest)
+            leaves.send(LONG)
+            wait(1)
+            leaves.close()
+            wait(0)
+            goes_in(env, target, other, *rest)
+
+
+@pooler_only
+@limit(120)
+def test_a_change_of_the_schema_is_seen_by_statements_inside(env):
+    with inside(env) as target:
+        client = connect(env, target)
+        client.exchange(m.parse("select * from counts where id = 1", "all"), m.SYNC)
+        goes_in(env, target, client)
+        run = (m.bind("all"), m.describe_portal(), m.execute(), m.SYNC)
+        equal(client.exchange(*run).rows, [("1", "0")])
+        with env.cluster.superuser("room") as owner:
+            owner.execute("alter table counts add column more int default 5")
+        result = client.exchange(*run)
+        assert result.sqlstate == "0A000" or result.rows == [("1", "0", "5")], result
+
+
+# Otherwise who first calls a function of it keeps the backend, since that has loaded a library.
+PLPGSQL = "session_preload_libraries = 'plpgsql'\n"
+
+
+@pooler_only
+@limit(120)
+def test_plans_of_functions_inside_are_of_clients_with_the_same_settings(env):
+    moment = "extract(epoch from '2024-01-01'::timestamptz)::int"
+    with inside(env, more=PLPGSQL) as target:
+        with env.cluster.superuser("room") as owner:
+            owner.execute(f"create function midnight() returns int language plpgsql as $$ begin return {moment}; end $$")
+        usual, abroad = [], []
+        for _ in range(3):  # of both on each loop
+            usual.append(connect(env, target))
+            abroad.append(connect(env, target, options="-c TimeZone=Pacific/Apia"))
+        here, there = (clients[0].value(f"select {moment}") for clients in (usual, abroad))
+        assert here != there, here
+
+        def are_inside():
+            for client in usual + abroad:
+                client.value("select 1")
+            return states(target).count("inside") == len(usual)
+        until(are_inside, "those are inside whose TimeZone is that with which sessions begin", 20)
+        for _ in range(20):
+            for one, other in zip(usual, abroad, strict=True):
+                equal((one.value("select midnight()"), other.value("select midnight()")), (here, there))
+            assert are_inside(), states(target)
+
+
+@pooler_only
+@limit(120)
+def test_a_statement_keeps_the_settings_of_its_parse(env):
+    with inside(env) as target:
+        client, others = connect(env, target), [connect(env, target) for _ in range(3)]
+        client.execute("set timezone = 'Pacific/Apia'")
+        client.exchange(m.parse("select extract(epoch from '2024-01-01'::timestamptz)::int", "moment"), m.SYNC)
+        client.execute("reset timezone")
+
+        def run():
+            return client.exchange(m.bind("moment"), m.describe_portal(), m.execute(), m.SYNC).rows
+        first = run()
+
+        def are_inside():
+            for other in others:
+                other.value("select 1")
+            equal(run(), first, "the moment")
+            return states(target).count("inside") == len(others)
+        until(are_inside, "those are inside that have nothing of it", 20)
+        for _ in range(20):
+            assert are_inside(), states(target)
+
+
+@pooler_only
+@limit(120)
+def test_clients_come_back_when_plans_begin_to_depend_on_more(env):
+    with inside(env, more=PLPGSQL) as target:
+        clients = [connect(env, target, options=f"-c my.own={i}") for i in range(3)]
+        goes_in(env, target, *clients)
+        with env.cluster.superuser("room") as owner:
+            owner.execute("create function own() returns text language sql immutable as $$ select current_setting('my.own') $$")
+            owner.execute("create function calls() returns text language plpgsql as $$ begin return own(); end $$")
+
+        def own():
+            return [client.value("select calls()") for client in clients]
+        # Made past Hawser, they are known after its next look, within a second: docs/sessions/functions.md.
+        # Until then each may get its own by chance, so it counts once it has held for twice as long.
+        since = None
+
+        def holds():
+            nonlocal since
+            right = own() == ["0", "1", "2"] and "inside" not in states(target)
+            since = (since or time.monotonic()) if right else None
+            return since is not None and time.monotonic() - since > 2
+
+        until(holds, "they get their own, outside", 20)
+        for _ in range(20):
+            equal(own(), ["0", "1", "2"])
