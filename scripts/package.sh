@@ -140,7 +140,7 @@ deb() {
     "$(strip_of)" --strip-all "$root/usr/bin/hawser"
     mkdir -p "$root/usr/lib/hawser"
     ln -s ../../bin/hawser "$root/usr/lib/hawser/pgbouncer"
-    install -D -m 644 -t "$root/usr/lib/systemd/system" packaging/hawser.service packaging/hawser.socket
+    install -D -m 644 -t "$root/usr/lib/systemd/system" packaging/hawser.service packaging/hawser.socket packaging/hawser-link@.service
     install -D -m 644 packaging/hawser.sysusers "$root/usr/lib/sysusers.d/hawser.conf"
     install -D -m 644 packaging/hawser.toml "$root/etc/hawser/hawser.toml"
     described "$root/usr/share"

@@ -3,7 +3,7 @@
 
     bench/bypass/bypass.py [CASE...] [--rounds N] [--seconds N] [--chaos-seconds N]
 
-Cases: pgbench, hawser, redis, bulk, unread, churn, chaos; all without one. Needs root, and a bpffs and cgroup v2 that it
+Cases: pgbench, hawser, redis, sockperf, bulk, unread, churn, chaos; all without one. Needs root, and a bpffs and cgroup v2 that it
 may write to; makes a mount namespace of its own. Prints a line for each figure, TCP and bypass beside each other.
 """
 
@@ -52,9 +52,9 @@ def standing():
     return json.loads(bypass("status", "--json", check=True).stdout)
 
 
-def within(past, *command):
+def within(past, *command, blocking=False):
     """The command, past TCP or not."""
-    return [HAWSER, "bypass", "run", "--", *map(str, command)] if past else list(map(str, command))
+    return [HAWSER, "bypass", "run", *(["--blocking"] if blocking else []), "--", *map(str, command)] if past else list(map(str, command))
 
 
 def wait_until(what, seconds):
@@ -202,6 +202,28 @@ def case_redis(arguments):
                 stop(serving, limit_s=STOP_S)
     for column, what, unit in ((0, "requests/s", ""), (1, "p50", "ms"), (2, "p99", "ms")):
         line(f"redis-benchmark c50 GET, {what}", *([t[column] for t in turn] for turn in turns), unit)
+
+
+def case_sockperf(arguments):
+    if not shutil.which("sockperf"):
+        print("sockperf: skipped, it is not installed")
+        return
+    turns = [[], []]
+    for _ in range(arguments.rounds):
+        for past in (0, 1):
+            port = free_port()
+            words = ("--tcp", "-i", "127.0.0.1", "-p", port)
+            serving = subprocess.Popen(within(past, "sockperf", "server", *words, blocking=True), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+            try:
+                wait_for_port(port)
+                done = subprocess.run(within(past, "sockperf", "ping-pong", *words, "-t", arguments.seconds, blocking=True), capture_output=True, text=True, check=True)
+                percentiles = dict(re.findall(r"percentile ([\d.]+) = +([\d.]+)", done.stdout))
+                average = re.search(r"avg-latency=([\d.]+)", done.stdout)[1]
+                turns[past].append([float(figure) for figure in (average, *(percentiles[name] for name in ("50.000", "90.000", "99.000", "99.900")))])
+            finally:
+                stop(serving, limit_s=STOP_S)
+    for column, what in enumerate(("average", "p50", "p90", "p99", "p99.9")):
+        line(f"sockperf ping-pong, both ends block, one way, {what}", *([t[column] for t in turn] for turn in turns), "us")
 
 
 PAIR = """

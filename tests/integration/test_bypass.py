@@ -68,7 +68,7 @@ class Kernel:
         if self.holder.poll() is None:
             subprocess.run(self.inside(binary(), "bypass", "off"), capture_output=True)
         # What a test that failed has left running would be in the way of the next ones.
-        for processes in hierarchy().glob("hawser-bypass/run-*/cgroup.procs"):
+        for processes in hierarchy().glob("hawser-bypass*/run-*/cgroup.procs"):
             for process in processes.read_text().split():
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(int(process), signal.SIGKILL)
@@ -374,8 +374,40 @@ def test_the_death_of_the_loader_and_off_from_elsewhere_harm_no_connection(env):
         right(running, said)
         assert child, "its program was its child"
         # The control group goes with the next command, for nobody was there to see its end.
-        kernel.hawser("run", "--", "true")
-        until(lambda: kernel.left() == [], "nothing is left")
+        until(lambda: kernel.hawser("off") and kernel.left() == [], "nothing is left")
+
+
+# A server and a client that wait in recv(2), a message at a time, and an end of the stream.
+WAITING = """
+listener = socket.create_server(("127.0.0.1", 0))
+if os.fork() == 0:
+    served, _ = listener.accept()
+    while data := served.recv(65536): served.sendall(data)
+    os._exit(0)
+client = socket.create_connection(listener.getsockname())
+for number in range(300):
+    message = b"%d" % number * 10
+    client.sendall(message); assert client.recv(65536) == message, number
+client.shutdown(socket.SHUT_WR)
+assert client.recv(1) == b""
+os.wait()
+print(json.dumps(status()))
+"""
+
+
+@limit(90)
+def test_programs_that_wait_in_recv_are_counted_and_go_past_tcp_where_asked_for(env):
+    with contextlib.ExitStack() as stack:
+        kernel = needs_bypass(stack)
+        holder = kernel.start("sleep", "600")  # the counters live as long as anything runs
+        stack.callback(lambda: (holder.terminate(), holder.wait()))
+        until(lambda: kernel.status()["programs"], "it runs")
+        said = json.loads(kernel.python(WAITING))
+        equal((said["redirected"], said["not_taken_in"]), (0, 1))
+        assert "1 connections of programs that wait" in kernel.hawser("status")
+        said = json.loads(kernel.hawser("run", "--blocking", "--", sys.executable, "-c", PAIR + WAITING))
+        # All but the first message and its answer.
+        equal((said["redirected"], said["not_taken_in"]), (598, 1))
 
 
 @limit(60)

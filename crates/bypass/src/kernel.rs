@@ -15,7 +15,8 @@
 //! # Invariants
 //! * both ends of a redirected connection are in `sockets` and `entries`, in one network namespace
 //! * a socket with a protocol above TCP (MPTCP, kTLS) does not come in, nor does one that was open
-//!   before, whose peer is elsewhere, or that connects by a descriptor that waits
+//!   before, whose peer is elsewhere, or that connects by a descriptor that waits (but for
+//!   `Place::Blocking`)
 //! * a socket is never taken out while it lives
 //! * a socket that is wanted, or was accepted by a pooler, is of one whose reads end only where there is
 //!   nothing more; of one that others accept on a wanted port this is not known
@@ -168,16 +169,19 @@ fn loading(step: &'static str) -> impl FnOnce(LoadError) -> BypassError {
 pub enum Place {
     /// For the programs of a control group: all local ones.
     Programs,
+    /// The same, for programs that wait in recv(2).
+    Blocking,
     /// For poolers: those that are wanted, of whatever programs.
     Pooler,
 }
 
 impl Place {
-    const ALL: [Self; 2] = [Self::Programs, Self::Pooler];
+    const ALL: [Self; 3] = [Self::Programs, Self::Blocking, Self::Pooler];
 
     fn pins(self) -> [&'static str; 2] {
         match self {
             Self::Programs => ["programs-operations", "programs-options"],
+            Self::Blocking => ["blocking-operations", "blocking-options"],
             Self::Pooler => ["pooler-operations", "pooler-options"],
         }
     }
@@ -196,6 +200,8 @@ pub struct Counters {
     pub passed_unread: u64,
     /// For other reasons: switched off, no peer here, a reader that waits in recv(2).
     pub passed_other: u64,
+    /// Connections that were not taken in: the end that connects waits in recv(2).
+    pub not_taken_in: u64,
 }
 
 impl Counters {
@@ -227,7 +233,7 @@ pub struct Standing {
 pub struct Bypass {
     directory: PathBuf,
     sockets: Map<6, 1>,
-    entries: Map<6, 9>,
+    entries: Map<6, 11>,
     wanted: Map<2, 1>,
     switch: Board<1>,
     totals: Board<8>,
@@ -242,7 +248,7 @@ impl Bypass {
         let kernel = Kernel::running()?;
         let bypass = Self::create(Path::new(""))?;
         bypass.load_messages(&kernel)?;
-        bypass.load(&kernel, Place::Pooler).map(drop)
+        Place::ALL.into_iter().try_for_each(|place| bypass.load(&kernel, place).map(drop))
     }
 
     /// What is pinned in `directory`, if it is there whole.
@@ -341,7 +347,11 @@ impl Bypass {
         kernel: &Kernel,
         place: Place,
     ) -> Result<[(CgroupHook, Program); 2], BypassError> {
-        let scope = if place == Place::Programs { Scope::All } else { Scope::Wanted };
+        let scope = match place {
+            Place::Programs => Scope::All,
+            Place::Blocking => Scope::Blocking,
+            Place::Pooler => Scope::Wanted,
+        };
         let missing = || BypassError::Btf("a place to jump to");
         let operations = program::operations(kernel, self.maps(), scope).ok_or_else(missing)?;
         let options = program::options(self.maps()).ok_or_else(missing)?;
@@ -485,7 +495,9 @@ impl Bypass {
     pub fn standing(&self) -> Result<Standing, BypassError> {
         let look = || -> io::Result<Standing> {
             let mut counters = Counters::default();
-            counters.add(&self.totals.get()?);
+            let totals = self.totals.get()?;
+            counters.add(&totals);
+            counters.not_taken_in = totals[NOT_TAKEN_IN];
             let keys = self.entries.keys(SOCKETS_MAX as usize)?;
             let (mut sockets, mut ends_of_pairs) = (0, 0);
             let there: std::collections::HashSet<[u64; 6]> = keys.iter().copied().collect();
@@ -544,6 +556,8 @@ impl Bypass {
 /// Of an entry's numbers.
 const COOKIE: usize = program::number::COOKIE as usize / 8;
 const COMES_BACK: usize = program::number::COMES_BACK as usize / 8;
+/// Of the totals.
+const NOT_TAKEN_IN: usize = program::number::NOT_TAKEN_IN as usize / 8;
 
 /// The key of a socket, as the program builds it.
 fn key_of(namespace: u64, here: SocketAddr, there: SocketAddr) -> [u64; 6] {

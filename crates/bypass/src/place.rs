@@ -17,8 +17,9 @@ use crate::kernel::{Bypass, BypassError, Place, remove_left};
 pub(crate) const BPF_FILE_SYSTEM: &str = "/sys/fs/bpf";
 /// The pins of all `run` and `serve`.
 const PINS: &str = "/sys/fs/bpf/hawser-bypass";
-/// The control group of all `run`, below the root of cgroup v2.
-const GROUP: &str = "hawser-bypass";
+/// The control groups of all `run`, below the root of cgroup v2, and what they are attached for.
+const GROUPS: [(Place, &str); 2] =
+    [(Place::Programs, "hawser-bypass"), (Place::Blocking, "hawser-bypass-blocking")];
 /// The pins, and the control group, of a self-test; its process's number follows.
 pub(crate) const SELFTEST: &str = "hawser-selftest-";
 /// Held during a change.
@@ -126,9 +127,10 @@ pub(crate) fn pins() -> &'static Path {
     Path::new(PINS)
 }
 
-/// The control group of all `run`.
-pub(crate) fn group(root: &Path) -> PathBuf {
-    root.join(GROUP)
+/// The control group in which connections are taken in for this place.
+pub(crate) fn group(root: &Path, place: Place) -> PathBuf {
+    let name = GROUPS.iter().find(|(of, _)| *of == place).map_or("", |(_, name)| name);
+    root.join(name)
 }
 
 /// A control group that this process has entered, until it is left.
@@ -205,15 +207,9 @@ pub(crate) fn ready(root: &Path, place: Place) -> Result<Bypass, Error> {
         }
     };
     let attached = || -> Result<(), Error> {
-        let at = match place {
-            Place::Pooler => root.to_owned(),
-            Place::Programs => {
-                let group = group(root);
-                fs::create_dir_all(&group).map_err(file("making a control group"))?;
-                group
-            }
-        };
-        Ok(bypass.attach(place, &at)?)
+        let group = group(root, place);
+        fs::create_dir_all(&group).map_err(file("making a control group"))?;
+        Ok(bypass.attach(place, &group)?)
     };
     let done = attached();
     if let Err(error) = done {
@@ -235,10 +231,11 @@ fn clear() -> Result<(), Error> {
 /// needs them. Under the lock.
 pub(crate) fn tidy(root: &Path) {
     remove_selftests(root);
-    let programs = remove_empty(root);
+    let left = remove_empty(root);
+    let programs = !left.is_empty();
     if let Ok(Some(bypass)) = find() {
-        if !programs {
-            let _ = bypass.detach(Place::Programs);
+        for (place, _) in GROUPS.iter().filter(|(place, _)| !left.contains(place)) {
+            let _ = bypass.detach(*place);
         }
         // A pooler that was killed has forgotten nothing.
         if let Ok(namespace) = namespace_cookie() {
@@ -283,17 +280,23 @@ pub(crate) fn remove_selftests(root: &Path) {
     }
 }
 
-/// Gives whether programs are left.
-fn remove_empty(root: &Path) -> bool {
-    let group = group(root);
-    for entry in fs::read_dir(&group).into_iter().flatten().flatten() {
-        if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
-            // One with programs refuses.
-            let _ = fs::remove_dir(entry.path());
-        }
+/// Gives the places where programs are left.
+fn remove_empty(root: &Path) -> Vec<Place> {
+    // One with programs refuses.
+    let remains = |path: &Path| fs::remove_dir(path).is_err() && path.exists();
+    for (_, path) in runs(root) {
+        let _ = remains(&path);
     }
-    let _ = fs::remove_dir(&group);
-    group.exists()
+    let left = GROUPS.iter().filter(|(_, name)| remains(&root.join(name)));
+    left.map(|(place, _)| *place).collect()
+}
+
+/// The control group of each `run`, with its name.
+fn runs(root: &Path) -> impl Iterator<Item = (String, PathBuf)> {
+    let groups = GROUPS.map(|(_, name)| fs::read_dir(root.join(name)));
+    let entries = groups.into_iter().flatten().flatten().flatten();
+    let groups = entries.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()));
+    groups.map(|entry| (entry.file_name().to_string_lossy().into_owned(), entry.path()))
 }
 
 /// Takes it all away. Gives how many connections go on over TCP.
@@ -307,26 +310,28 @@ pub fn off() -> Result<Option<u64>, Error> {
     if let Ok(root) = root() {
         remove_selftests(&root);
     }
-    let Some(bypass) = found else { return Ok(None) };
-    let sockets = bypass.standing().map_or(0, |standing| standing.sockets);
     let lock = lock();
-    bypass.remove()?;
-    if let Ok(root) = root() {
+    let sockets = match found {
+        Some(bypass) => {
+            let sockets = bypass.standing().map_or(0, |standing| standing.sockets);
+            bypass.remove()?;
+            Some(sockets)
+        }
+        None => None,
+    };
+    if let (Ok(root), Ok(_)) = (root(), lock) {
         remove_empty(&root);
     }
-    drop(lock);
-    Ok(Some(sockets))
+    Ok(sockets)
 }
 
 /// The control groups of programs, and how many processes each has.
 pub fn programs() -> Vec<(String, usize)> {
     let Ok(root) = root() else { return Vec::new() };
-    let groups = fs::read_dir(group(&root)).into_iter().flatten().flatten();
-    let mut found: Vec<(String, usize)> = groups
-        .filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()))
-        .map(|entry| {
-            let listed = fs::read_to_string(entry.path().join(PROCESSES)).unwrap_or_default();
-            (entry.file_name().to_string_lossy().into_owned(), listed.lines().count())
+    let mut found: Vec<(String, usize)> = runs(&root)
+        .map(|(name, path)| {
+            let listed = fs::read_to_string(path.join(PROCESSES)).unwrap_or_default();
+            (name, listed.lines().count())
         })
         .collect();
     found.sort_unstable();

@@ -28,6 +28,10 @@
 //! asks for. A descriptor with O_NONBLOCK knows neither. Its readers wait by poll or epoll, which see
 //! both queues.
 //!
+//! A user may say of a program that it waits and does without MSG_WAITALL (`run --blocking`). Its
+//! recv(2) sleeps on both queues if it begins while both are empty, and one that began with bytes of TCP
+//! has ended once the program sends.
+//!
 //! # Why no readers of edges
 //! A recv(2) that takes messages ends with the last of them, also where more bytes wait in the receive
 //! queue. To an edge-triggered reader (EPOLLET), a short read means that nothing is left
@@ -68,8 +72,9 @@ pub struct Reader {
     pub open: bool,
     /// As of [`Sender`].
     pub layered: bool,
-    /// Its descriptor has O_NONBLOCK. One that was not accepted yet has none.
-    pub never_waits: bool,
+    /// A message wakes it: its descriptor has O_NONBLOCK (one that was not accepted yet has none), or its
+    /// program may wait and it has sent something since it last read from TCP.
+    pub is_woken: bool,
     /// It comes back for the rest after a short read: an epoll that does not tell of edges watches it, or
     /// none does though it has read before, or it is known to read until there is nothing.
     pub comes_back: bool,
@@ -141,7 +146,7 @@ pub fn messages_with(reader: Reader) -> u64 {
 
 fn is_sure(sender: Sender, reader: Reader) -> bool {
     let between = sender.established && reader.established && reader.open;
-    let reads_all = reader.never_waits && reader.comes_back;
+    let reads_all = reader.is_woken && reader.comes_back;
     reader.same && between && !sender.layered && !reader.layered && reads_all
 }
 

@@ -18,17 +18,17 @@ use hawser_sys::process::{
 use crate::kernel::Place;
 use crate::place::{self, Entered, Error};
 
-/// Runs it. Gives its exit code, as a shell has it.
+/// Runs it, at [`Place::Programs`] or [`Place::Blocking`]. Gives its exit code, as a shell has it.
 ///
 /// # Errors
 /// See [`Error`]; then the program was not started, and nothing is left.
-pub fn run(command: &[OsString]) -> Result<u8, Error> {
+pub fn run(place: Place, command: &[OsString]) -> Result<u8, Error> {
     let Some((name, arguments)) = command.split_first() else { return Ok(0) };
     let root = place::root()?;
     let lock = place::lock()?;
     place::tidy(&root);
-    let _bypass = place::ready(&root, Place::Programs)?;
-    let group = place::group(&root).join(format!("run-{}", std::process::id()));
+    let _bypass = place::ready(&root, place)?;
+    let group = place::group(&root, place).join(format!("run-{}", std::process::id()));
     let entered = match Entered::make(&root, group) {
         Ok(entered) => entered,
         Err(error) => {

@@ -59,6 +59,14 @@ pub(super) mod number {
     pub(crate) const QUEUED: i16 = 56;
     /// Not 0: it reads until there is nothing, whatever its epoll tells it.
     pub(crate) const COMES_BACK: i16 = 64;
+    /// Not 0: its program was started with `run --blocking`.
+    pub(crate) const BLOCKING: i16 = 72;
+    /// What the peer had read of TCP (32 bits) when it last sent; `NOT_SENT` before that.
+    pub(crate) const PEER_READ: i16 = 80;
+    pub(crate) const NOT_SENT: i32 = -1;
+    /// Of the totals, in the place of `SOCKET`: connections that were not taken in because the end that
+    /// connects waits.
+    pub(crate) const NOT_TAKEN_IN: i16 = 0;
     /// Those of an entry that are added to the totals when it ends.
     pub(crate) const COUNTED: [i16; 5] = [REDIRECTED, BYTES, FULL, UNREAD, OTHER];
 }
@@ -67,8 +75,8 @@ use number::*;
 /// Where on the stack what is built.
 const OWN: i16 = -48;
 const PEER: i16 = -96;
-const ENTRY: i16 = -168;
-const WANTED: i16 = -184;
+const ENTRY: i16 = -184;
+const WANTED: i16 = -200;
 /// Within a key.
 const NAMESPACE: i16 = 0;
 const HERE: i16 = 8;
@@ -139,6 +147,8 @@ pub(super) struct Maps {
 pub(super) enum Scope {
     /// All that are local, of a control group of programs.
     All,
+    /// The same, also those whose ends wait.
+    Blocking,
     /// Those to ports that are wanted, and those whose cookie is.
     Wanted,
 }
@@ -233,6 +243,25 @@ fn only_without_waiting(a: &mut Assembly, kernel: &Kernel, socket: Register, out
     a.if_equal(R1, 0, out);
 }
 
+/// Goes on only if a message wakes the reader in R8, whose entry is in R7: it never waits, or it is
+/// allowed to and has sent something since it last read from TCP, so that it is not in the recv(2) that
+/// did.
+fn only_who_is_woken(a: &mut Assembly, kernel: &Kernel, maps: Maps, out: Label) {
+    let [waits, woken] = [(); 2].map(|()| a.label());
+    only_without_waiting(a, kernel, R8, waits);
+    a.go(woken);
+    a.put(waits);
+    a.load(R1, R7, BLOCKING);
+    a.if_equal(R1, 0, out);
+    key(a, OWN, &OF_MESSAGES, R6, false);
+    look_up(a, maps.entries, OWN);
+    a.if_equal(R0, 0, out);
+    a.load(R1, R0, PEER_READ);
+    a.load_32(R2, R8, kernel.copied_seq);
+    a.unless_same(R1, R2, out);
+    a.put(woken);
+}
+
 /// Goes on only if the reader in R8, whose entry is in R7, comes back after a short read: it is
 /// known to, or a level-triggered epoll watches its descriptor, or no epoll does though the reader
 /// has read before: an edge-triggered reader has its descriptor watched by then. (All that TCP has
@@ -279,7 +308,7 @@ fn note_comes_back(a: &mut Assembly, comes_back: i32) {
 /// Takes connections in and out.
 pub(super) fn operations(kernel: &Kernel, maps: Maps, scope: Scope) -> Option<Vec<Instruction>> {
     let mut a = Assembly::default();
-    let [made, passive, join, closed, out] = [(); 5].map(|()| a.label());
+    let [made, passive, active, waits, join, closed, out] = [(); 7].map(|()| a.label());
     a.copy(R6, R1);
     a.load_32(R8, R6, 0);
     a.if_equal_32(R8, STATE_CHANGES, closed);
@@ -303,10 +332,9 @@ pub(super) fn operations(kernel: &Kernel, maps: Maps, scope: Scope) -> Option<Ve
     a.copy(R9, R0);
     note_comes_back(&mut a, 0);
     a.if_equal_32(R8, PASSIVE_ESTABLISHED, passive);
-    only_without_waiting(&mut a, kernel, R7, out);
     if scope == Scope::Wanted {
         look_up_port(&mut a, maps);
-        a.unless_equal(R0, 0, join);
+        a.unless_equal(R0, 0, active);
         a.set(R1, 0);
         a.store(R10, WANTED, R1);
         a.store(R10, WANTED + 8, R9);
@@ -316,6 +344,10 @@ pub(super) fn operations(kernel: &Kernel, maps: Maps, scope: Scope) -> Option<Ve
         // Who names a socket is a pooler, which reads until there is nothing. A port says nothing of
         // who has it by now: what is accepted is marked one by one (`Bypass::reads_all`).
         note_comes_back(&mut a, 1);
+    }
+    a.put(active);
+    if scope != Scope::Blocking {
+        only_without_waiting(&mut a, kernel, R7, waits);
     }
     a.go(join);
     // The end that connects has been asked before: without it, this one is of no use here.
@@ -335,6 +367,10 @@ pub(super) fn operations(kernel: &Kernel, maps: Maps, scope: Scope) -> Option<Ve
     for place in [REDIRECTED, BYTES, FULL, UNREAD, OTHER, QUEUED] {
         a.store(R10, ENTRY + place, R1);
     }
+    a.set(R1, (scope == Scope::Blocking).into());
+    a.store(R10, ENTRY + BLOCKING, R1);
+    a.set(R1, NOT_SENT);
+    a.store(R10, ENTRY + PEER_READ, R1);
     a.store(R10, ENTRY + SOCKET, R7);
     a.store(R10, ENTRY + COOKIE, R9);
     a.map(R1, maps.entries);
@@ -350,6 +386,16 @@ pub(super) fn operations(kernel: &Kernel, maps: Maps, scope: Scope) -> Option<Ve
     a.copy(R1, R6);
     a.call(SOCK_OPS_CB_FLAGS_SET);
     a.go(out);
+    if scope != Scope::Blocking {
+        a.put(waits);
+        // The program of another control group may have taken it in.
+        look_up(&mut a, maps.entries, OWN);
+        a.unless_equal(R0, 0, out);
+        a.map_value(R2, maps.totals, 0);
+        a.set(R1, 1);
+        a.atomic_add(R2, NOT_TAKEN_IN, R1);
+        a.go(out);
+    }
     a.put(closed);
     // The second argument: the new state.
     a.load_32(R1, R6, 8);
@@ -391,6 +437,8 @@ pub(super) fn messages(kernel: &Kernel, maps: Maps) -> Option<Vec<Instruction>> 
     a.call(SKC_TO_TCP_SOCK);
     a.if_equal(R0, 0, other);
     a.copy(R9, R0);
+    a.load_32(R1, R9, kernel.copied_seq);
+    a.store(R7, PEER_READ, R1);
     // Its memory may have been freed since: what is read there is checked, and does no harm.
     a.load(R1, R7, SOCKET);
     a.set(R2, kernel.tcp_sock);
@@ -407,7 +455,7 @@ pub(super) fn messages(kernel: &Kernel, maps: Maps) -> Option<Vec<Instruction>> 
     }
     a.load_8(R1, R8, kernel.shutdown);
     a.unless_equal(R1, 0, other);
-    only_without_waiting(&mut a, kernel, R8, other);
+    only_who_is_woken(&mut a, kernel, maps, other);
     only_who_comes_back(&mut a, kernel, other);
     a.load_32(R1, R9, kernel.write_seq);
     for (socket, place) in [(R9, kernel.snd_una), (R8, kernel.rcv_nxt), (R8, kernel.copied_seq)] {

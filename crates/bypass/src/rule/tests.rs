@@ -51,7 +51,7 @@ impl Connection {
                 established: true,
                 open: true,
                 layered: false,
-                never_waits: true,
+                is_woken: true,
                 comes_back: true,
                 rcv_nxt: first,
                 copied_seq: first,
@@ -262,7 +262,7 @@ fn what_is_not_certain_is_passed() {
         Reader { established: false, ..reader },
         Reader { open: false, ..reader },
         Reader { layered: true, ..reader },
-        Reader { never_waits: false, ..reader },
+        Reader { is_woken: false, ..reader },
         Reader { comes_back: false, ..reader },
     ] {
         assert_eq!(decide(on, 1, sender, Some(reader)), other);

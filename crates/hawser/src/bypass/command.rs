@@ -42,6 +42,10 @@ enum Command {
 
 #[derive(Debug, Args)]
 struct Run {
+    /// The program waits in recv(2), not by poll or epoll (sockperf, redis-cli), and does not ask for
+    /// MSG_WAITALL. Its recv(2) may end with EAGAIN when it handles a signal.
+    #[arg(long)]
+    blocking: bool,
     /// The program and its arguments.
     #[arg(last = true, required = true, value_name = "COMMAND")]
     command: Vec<OsString>,
@@ -59,7 +63,8 @@ impl BypassCommand {
     pub fn run(&self) -> ExitCode {
         let done = match &self.command {
             Command::Run(run) => {
-                let code = run::run(&run.command).unwrap_or_else(|error| {
+                let place = if run.blocking { Place::Blocking } else { Place::Programs };
+                let code = run::run(place, &run.command).unwrap_or_else(|error| {
                     eprintln!("hawser: {error}");
                     run::exit_code(&error)
                 });
@@ -95,6 +100,7 @@ struct Report {
     passed_full: u64,
     passed_unread: u64,
     passed_other: u64,
+    not_taken_in: u64,
     /// Processes of each `run`.
     runs: Vec<(String, usize)>,
 }
@@ -111,7 +117,7 @@ impl Report {
                 (Some(_), true) => "on",
                 (Some(_), false) => "switched off",
             },
-            programs: attached(Place::Programs),
+            programs: attached(Place::Programs) || attached(Place::Blocking),
             poolers: attached(Place::Pooler),
             pairs,
             sockets,
@@ -120,6 +126,7 @@ impl Report {
             passed_full: counters.passed_full,
             passed_unread: counters.passed_unread,
             passed_other: counters.passed_other,
+            not_taken_in: counters.not_taken_in,
             runs: place::programs(),
         })
     }
@@ -146,6 +153,13 @@ impl Report {
             self.passed_unread,
             self.passed_other
         );
+        if self.not_taken_in > 0 {
+            text += &format!(
+                "  not taken in     {} connections of programs that wait in recv(2): `run --blocking` \
+                 takes them in\n",
+                self.not_taken_in
+            );
+        }
         for (name, processes) in &self.runs {
             text += &format!("  {name:<16} {processes} process(es)\n");
         }

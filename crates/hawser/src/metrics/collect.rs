@@ -612,6 +612,8 @@ fn bypass(encoder: &mut DescriptorEncoder<'_>, pooler: &dyn Pooler) -> fmt::Resu
         ([("path", "tcp"), ("reason", "other")], counters.passed_other),
     ];
     counts(encoder, "bypass_messages", help, None, rows)?;
+    let help = "Local connections that were not taken in: the program that connects waits in recv";
+    counts(encoder, "bypass_not_taken_in", help, None, [([], counters.not_taken_in)])?;
     let help = "Bytes that went past TCP";
     counts(encoder, "bypass", help, Some(&Unit::Bytes), [([], counters.redirected_bytes)])
 }

@@ -42,11 +42,14 @@ const FILE: u64 = 0x5_0000;
 const PROTOCOL: u64 = 0x6_0000;
 const PRESSURE: u64 = 0x7_0000;
 const ENTRY_VALUE: u64 = 0x8_0000;
+const OWN_ENTRY: u64 = 0x8_1000;
 const SWITCH_VALUE: u64 = 0x9_0000;
 const TOTALS_VALUE: u64 = 0xa_0000;
 const WATCHES: u64 = 0xb_0000;
 const WATCH: u64 = 0xb_1000;
 const STACK_END: u64 = 0xc_0000;
+
+const OWN_PORT: u64 = 5432;
 
 /// Memory by bytes; what was never written is 0, as what cannot be read is.
 #[derive(Clone, Default)]
@@ -127,7 +130,10 @@ fn run(program: &[Instruction], memory: Memory, listed: bool, can: bool) -> Ran 
             0x85 => {
                 registers[0] = match immediate {
                     GET_NETNS_COOKIE => 77,
-                    MAP_LOOKUP_ELEM if registers[1] == MAPS.entries as u64 && listed => ENTRY_VALUE,
+                    MAP_LOOKUP_ELEM if registers[1] == MAPS.entries as u64 && listed => {
+                        let port_here = ran.memory.read(registers[2] + PORT_HERE as u64, 4);
+                        if port_here == OWN_PORT { OWN_ENTRY } else { ENTRY_VALUE }
+                    }
                     MAP_LOOKUP_ELEM => 0,
                     SKC_TO_TCP_SOCK => registers[1],
                     MSG_REDIRECT_HASH if can => {
@@ -194,7 +200,7 @@ fn sockets(random: &mut Random) -> (Machine, u64, Sender, Reader) {
         established: random.mostly(),
         open: random.mostly(),
         layered: !random.mostly(),
-        never_waits: random.mostly(),
+        is_woken: random.mostly(),
         comes_back: random.mostly(),
         rcv_nxt: near(random),
         copied_seq: near(random),
@@ -218,7 +224,7 @@ fn laid_out(machine: Machine, size: u64, sender: Sender, reader: Reader) -> Memo
     write(CONTEXT, OF_MESSAGES.family, 4, libc::AF_INET as u64);
     write(CONTEXT, OF_MESSAGES.here_v4, 4, u32::from_ne_bytes([127, 0, 0, 1]).into());
     write(CONTEXT, OF_MESSAGES.there_v4, 4, u32::from_ne_bytes([127, 0, 0, 9]).into());
-    write(CONTEXT, OF_MESSAGES.port_here, 4, 5432);
+    write(CONTEXT, OF_MESSAGES.port_here, 4, OWN_PORT);
     write(CONTEXT, OF_MESSAGES.port_there, 4, u64::from(40_000_u32.to_be()));
     write(CONTEXT, MESSAGES_SIZE, 4, size);
     write(CONTEXT, MESSAGES_SOCKET, 8, OWN_SOCKET);
@@ -238,8 +244,19 @@ fn laid_out(machine: Machine, size: u64, sender: Sender, reader: Reader) -> Memo
     write(PEER_SOCKET, KERNEL.protocol, 8, PROTOCOL);
     write(PROTOCOL, KERNEL.pressure, 8, PRESSURE);
     write(DESCRIPTOR, KERNEL.file, 8, FILE);
-    let flags = 2 | if reader.never_waits { libc::O_NONBLOCK as u64 } else { 0 };
-    write(FILE, KERNEL.flags, 4, flags);
+    let read = u64::from(reader.copied_seq);
+    // Without O_NONBLOCK: what its program may, and what it had read when it last sent.
+    let (flags, blocking, peer_read) = match (reader.is_woken, size / 4 % 3) {
+        (true, 0) => (libc::O_NONBLOCK as u64, 0, NOT_SENT as u64),
+        (true, _) => (0, 1, read),
+        (false, 0) => (0, 0, read),
+        (false, 1) => (0, 1, read ^ 1),
+        (false, _) => (0, 1, NOT_SENT as u64),
+    };
+    write(FILE, KERNEL.flags, 4, 2 | flags);
+    write(ENTRY_VALUE, BLOCKING, 8, blocking);
+    write(OWN_ENTRY, PEER_READ, 8, peer_read);
+    write(OWN_SOCKET, KERNEL.copied_seq, 4, 4242);
     let link = WATCH + KERNEL.link as u64;
     let edges = libc::EPOLLIN as u64 | u64::from(libc::EPOLLET as u32);
     // No epoll, none any more, a level-triggered one, an edge-triggered one, and several.
@@ -291,6 +308,9 @@ fn the_program_decides_as_the_rule_does() {
         };
         let of = if listed && machine.enabled { ENTRY_VALUE } else { TOTALS_VALUE };
         assert_eq!(counted(&ran.memory, of), expected, "{what}");
+        if listed && machine.enabled {
+            assert_eq!(ran.memory.read(ENTRY_VALUE + PEER_READ as u64, 8), 4242, "{what}");
+        }
         let queued = ran.memory.read(ENTRY_VALUE + QUEUED as u64, 8);
         let now = if verdict == Verdict::Redirect {
             messages_with(reader)
@@ -314,7 +334,7 @@ fn good() -> (Machine, u64, Sender, Reader) {
         established: true,
         open: true,
         layered: false,
-        never_waits: true,
+        is_woken: true,
         comes_back: true,
         rcv_nxt: 9,
         copied_seq: 9,

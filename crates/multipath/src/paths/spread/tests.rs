@@ -269,3 +269,74 @@ fn nothing_is_kept_where_nothing_is_held_up() {
     }
     assert_eq!(spread.memory(), 0);
 }
+
+/// Lanes with limits in both directions, of which each end judges the one that it sends by.
+struct Both {
+    ways: [Network; 2],
+    spreads: [Spread; 2],
+    /// Of a lane that is dialled: what is left of its quick dials.
+    tries: [u8; 8],
+}
+
+impl Both {
+    fn new(seed: u64) -> Self {
+        let network = |seed| Network::new(seed, &[10.0; 8]);
+        let ways = [network(2 * seed), network(2 * seed + 1)];
+        Self { ways, spreads: Default::default(), tries: [0; 8] }
+    }
+
+    fn pass(&mut self) {
+        for way in &mut self.ways {
+            way.pass();
+        }
+        let now = self.ways[0].now;
+        for at in 0..8 {
+            // Both directions have come up together: with a full queue in one of them the handshake was slow.
+            let is_new = self.tries[at] > 0 && self.ways.iter().all(|way| way.lanes[at].is_up);
+            let shares = |way: &Network| {
+                (0..8).any(|other| {
+                    other != at && way.lanes[other].is_up && way.of[other] == way.of[at]
+                })
+            };
+            if is_new && self.ways.iter().any(shares) {
+                self.tries[at] -= 1;
+                for way in self.ways.iter_mut().filter(|_| self.tries[at] > 0) {
+                    way.down[at] = Some(now.after(TICK));
+                    way.lanes[at].is_up = false;
+                }
+            } else if is_new {
+                self.tries[at] = 0;
+            }
+        }
+        for end in 0..2 {
+            let seen = self.spreads[end].look(now, &self.ways[end].lanes);
+            for lane in &seen.slow {
+                self.tries[*lane] = quick_dials(Duration::from_millis(20));
+            }
+            for way in &mut self.ways {
+                way.dial(&seen);
+            }
+        }
+    }
+}
+
+#[test]
+fn lanes_find_all_limits_of_both_directions() {
+    let (mut all, mut dials) = (Vec::new(), 0);
+    for seed in 1..101 {
+        let mut both = Both::new(seed);
+        let mut carried = [0.0; 2];
+        for step in 0..1200 {
+            both.pass();
+            for (way, carried) in both.ways.iter().zip(&mut carried) {
+                // The second half of a minute.
+                *carried += if step < 600 { 0.0 } else { way.carried() / 600.0 };
+            }
+        }
+        dials += both.ways[0].dials;
+        all.push(carried[0].min(carried[1]));
+    }
+    all.sort_unstable_by(f64::total_cmp);
+    println!("worst {:.1}, 10 % {:.1}, median {:.1}, {dials} dials", all[0], all[10], all[50]);
+    assert!(all[0] > 0.95 * 80.0, "{all:.1?}");
+}
