@@ -95,7 +95,7 @@ def run_once(cluster, contestant, mode, clients, warm, seconds, programs):
 def measure(cluster, port, pids, mode, clients, warm, seconds):
     with tempfile.TemporaryDirectory() as logs:
         command = [cluster.program("pgbench"), "-h", "127.0.0.1", "-p", str(port), "-U", USER, "-n", "-S", "-M", mode, "-c", str(clients),
-                   "-j", str(min(clients, 2)), "-T", str(warm + seconds + 1), "-P", "1", "-l", "--sampling-rate=0.1", "--log-prefix", f"{logs}/l",
+                   "-j", str(min(clients, 2)), "-T", str(warm + seconds + 5), "-P", "1", "-l", "--sampling-rate=0.1", "--log-prefix", f"{logs}/l",
                    DATABASE]  # fmt: skip
         measured = [cluster.process.pid, *pids]
         with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, cwd=logs) as pgbench:
