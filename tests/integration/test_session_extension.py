@@ -7,6 +7,7 @@ nothing is installed into the server.
 import contextlib
 import pathlib
 import re
+import struct
 import threading
 
 from harness import extension
@@ -421,6 +422,22 @@ def test_drawing_from_a_sequence_pins_nobody_for_long(env):
             # The last has drawn what is there, until another has the server connection.
             equal(client.attempt("begin; select 1; select lastval()").sqlstate, "55000", "another's value")
             client.execute("rollback")
+
+
+@pooler_only
+@limit(180)
+def test_what_a_function_call_draws_is_its_clients_own(env):
+    """A FunctionCall names an oid: whether it draws a value or asks for one is not in the message."""
+    with reporting(env, pool_size=2) as target:
+        one, two = env.connect(target), env.connect(target)
+        oid = int(one.value("select 'exact.numbered_id_seq'::regclass::oid"))
+        nextval = m.function_call(1574, [struct.pack("!I", oid)])
+        for _ in range(3):
+            equal(one.exchange(nextval).sqlstate, None)
+            drawn = one.value("select last_value from exact.numbered_id_seq")
+            two.exchange(nextval)
+            two.execute("select 1")
+            equal(one.value("select lastval()"), drawn, "the value that its FunctionCall drew")
 
 
 @pooler_only

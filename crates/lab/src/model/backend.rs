@@ -24,15 +24,14 @@ use std::time::Duration;
 
 use hawser_pooler::parts::report::text;
 
-use self::copy::CopyIn;
-use self::extended::Executing;
-use self::query::SimpleQuery;
-use super::cluster::{ModelServer, ProcessId};
+use super::cluster::ModelServer;
+use super::commit::ProcessId;
 use super::error::{PgError, Severity};
 use super::fault::Fault;
+use super::portal::{Portal, Relation};
 use super::session::{Block, Listening, Session};
 use super::settings;
-use super::sql::Type;
+use super::sql::{Parsed, Type};
 use super::wire::{self, Body, Message};
 
 /// PostgreSQL's PqSendBuffer: answers wait here until it is full or flushed.
@@ -47,6 +46,40 @@ pub enum Ending {
     Closed,
     /// The connection is broken.
     Reset,
+}
+
+/// A Query whose statements are being run.
+#[derive(Debug)]
+struct SimpleQuery {
+    statements: VecDeque<Parsed>,
+    /// There was more than one: they share an implicit transaction block.
+    many: bool,
+    empty: bool,
+    current: Option<Portal>,
+}
+
+/// An Execute that is not finished: it waits, or copies.
+#[derive(Debug)]
+struct Executing {
+    portal: String,
+    limit: usize,
+}
+
+/// A COPY FROM STDIN that waits for data.
+#[derive(Debug)]
+struct CopyIn {
+    relation: Relation,
+    /// The beginning of a line whose end has not come.
+    line: Vec<u8>,
+    rows: usize,
+    /// `\.` has come: what follows is ignored.
+    ended: bool,
+}
+
+impl CopyIn {
+    fn new(relation: Relation) -> Self {
+        Self { relation, line: Vec::new(), rows: 0, ended: false }
+    }
 }
 
 /// The server's end of one connection.

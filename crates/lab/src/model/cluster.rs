@@ -15,11 +15,8 @@ use std::time::Duration;
 
 use super::backend::ModelBackend;
 use super::catalog::{self, Database};
+use super::commit::{Notification, ProcessId};
 use crate::rng::Rng;
-
-/// A backend's process id.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub struct ProcessId(pub i32);
 
 /// What a server is like.
 #[derive(Debug, Clone)]
@@ -40,32 +37,6 @@ impl Default for ServerConfig {
     fn default() -> Self {
         Self { protocol_minor: 0, slots: 0..16, reports: false, connections_max: 100, seed: 1 }
     }
-}
-
-/// A change to a table that is not committed yet.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Change {
-    Insert(i32),
-    AddToAll(i32),
-    DeleteAll,
-}
-
-impl Change {
-    pub(super) fn apply(&self, rows: &mut Vec<i32>) {
-        match self {
-            Self::Insert(value) => rows.push(*value),
-            Self::AddToAll(delta) => rows.iter_mut().for_each(|row| *row += delta),
-            Self::DeleteAll => rows.clear(),
-        }
-    }
-}
-
-/// A notification on its way to one process.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Notification {
-    pub(super) sender: ProcessId,
-    pub(super) channel: String,
-    pub(super) payload: String,
 }
 
 #[derive(Debug)]

@@ -1,7 +1,7 @@
 //! A value as it goes over the wire, in text or binary.
 
 use super::error::PgError;
-use super::plan::Column;
+use super::portal::Column;
 
 /// A value as it goes over the wire in text or binary.
 pub(super) fn encode(value: &str, column: &Column, binary: bool) -> Vec<u8> {

@@ -16,7 +16,8 @@ use std::time::Duration;
 
 use super::cluster::Cluster;
 use super::error::PgError;
-use super::plan::{Analysis, Datum, Portal, Prepared, Progress};
+use super::plan;
+use super::portal::{Datum, Portal, Prepared, Progress};
 use super::session::{Listening, Session};
 use super::sql::{Hidden, Scalar, Select, Statement};
 
@@ -150,7 +151,7 @@ impl Session {
         match statement {
             Statement::Prepare { name, types, body, text } => {
                 let declared: Vec<_> = types.iter().copied().map(Some).collect();
-                let mut prepared = Prepared::new(self, Some((**body).clone()), &declared)?;
+                let mut prepared = plan::prepare(self, Some((**body).clone()), &declared)?;
                 self.prepared += 1;
                 (prepared.sent, prepared.from_sql) = ((self.prepared, text.clone()), true);
                 self.add_statement(name, prepared)?;
@@ -203,7 +204,7 @@ impl Session {
             return Err(PgError::error("25P01", message));
         }
         let statement = Statement::Select(query.clone());
-        let analysis = Analysis::of(self, Some(&statement), &[])?;
+        let analysis = plan::analyse(self, Some(&statement), &[])?;
         Self::plan(&statement)?;
         if self.portals.contains_key(name) {
             return Err(cursor_exists(name));
@@ -251,7 +252,7 @@ impl Session {
             return Err(PgError::error("0A000", message));
         };
         let statement = parsed.statement.clone();
-        prepared.revalidate(self)?;
+        plan::revalidate(&mut prepared, self)?;
         Self::plan(&statement)?;
         self.statements.insert(name.to_owned(), prepared.clone());
         let params = arguments

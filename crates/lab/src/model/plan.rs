@@ -8,166 +8,88 @@
 //! text alone answer wrongly.
 
 use super::error::PgError;
+use super::portal::{Analysis, Column, Datum, Prepared, Relation};
 use super::session::Session;
 use super::settings::zone_seconds;
 use super::sql::{Count, Hidden, Parsed, Scalar, Select, Statement, Type};
 
-/// A column of a result.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Column {
-    pub(super) name: String,
-    pub(super) kind: Type,
+/// Analyses a statement for the first time.
+pub(super) fn prepare(
+    session: &Session,
+    parsed: Option<Parsed>,
+    declared: &[Option<Type>],
+) -> Result<Prepared, PgError> {
+    let found = parsed.as_ref().map_or(&[][..], |parsed| &parsed.params);
+    let params: Vec<Type> = (0..found.len().max(declared.len()))
+        .map(|index| {
+            let at = |types: &[Option<Type>]| types.get(index).copied().flatten();
+            at(declared).or(at(found)).unwrap_or(Type::Text)
+        })
+        .collect();
+    let statement = parsed.as_ref().map(|parsed| &parsed.statement);
+    let analysis = analyse(session, statement, &params)?;
+    Ok(Prepared { parsed, params, analysis, sent: (0, String::new()), from_sql: false })
 }
 
-/// A value; `None` is NULL.
-pub(super) type Datum = Option<String>;
-
-/// What analysis has fixed.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Analysis {
-    pub(super) columns: Option<Vec<Column>>,
-    /// The folded literals of a row, by position.
-    pub(super) folded: Vec<Datum>,
-    pub(super) relation: Option<Relation>,
-    path: Vec<String>,
-    epoch: u64,
-}
-
-/// A table that a name has led to.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Relation {
-    Temp(String),
-    Table(String),
-    /// One of the `probe` tables, by its value.
-    Probe(&'static str),
-}
-
-/// A prepared statement.
-#[derive(Debug, Clone)]
-pub(super) struct Prepared {
-    /// `None` for an empty text.
-    pub(super) parsed: Option<Parsed>,
-    pub(super) params: Vec<Type>,
-    pub(super) analysis: Analysis,
-    /// Which of all it is, and its text: that of the PREPARE, if it is SQL's.
-    pub(super) sent: (u64, String),
-    pub(super) from_sql: bool,
-}
-
-/// A portal or cursor.
-#[derive(Debug, Clone)]
-pub(super) struct Portal {
-    pub(super) statement: Option<Statement>,
-    pub(super) analysis: Analysis,
-    pub(super) params: Vec<Datum>,
-    /// Result formats as given: none, one for all, or one for each column.
-    pub(super) formats: Vec<bool>,
-    pub(super) progress: Progress,
-    /// Savepoints that were open at its creation; `None` once its transaction has committed.
-    pub(super) created_at: Option<usize>,
-    pub(super) hold: bool,
-}
-
-/// How far a portal has been run.
-#[derive(Debug, Clone)]
-pub(super) enum Progress {
-    New,
-    /// Rows still to be sent, the error that follows them, and the tag for the end.
-    Rows(std::collections::VecDeque<Vec<Datum>>, Option<PgError>, &'static str),
-    Done,
-}
-
-impl Portal {
-    pub(super) fn format(&self, column: usize) -> bool {
-        match self.formats.as_slice() {
-            [] => false,
-            [all] => *all,
-            each => each.get(column).copied().unwrap_or(false),
-        }
+/// Makes the analysis fit the present search path.
+pub(super) fn revalidate(prepared: &mut Prepared, session: &Session) -> Result<(), PgError> {
+    let Some(parsed) = &prepared.parsed else { return Ok(()) };
+    if parsed.statement.controls_transaction() || holds(&prepared.analysis, session) {
+        return Ok(());
     }
+    let renewed = analyse(session, Some(&parsed.statement), &prepared.params)?;
+    if renewed.columns != prepared.analysis.columns {
+        return Err(PgError::changed_rows());
+    }
+    prepared.analysis = renewed;
+    Ok(())
 }
 
-impl Prepared {
-    /// Analyses a statement for the first time.
-    pub(super) fn new(
-        session: &Session,
-        parsed: Option<Parsed>,
-        declared: &[Option<Type>],
-    ) -> Result<Self, PgError> {
-        let found = parsed.as_ref().map_or(&[][..], |parsed| &parsed.params);
-        let params: Vec<Type> = (0..found.len().max(declared.len()))
-            .map(|index| {
-                let at = |types: &[Option<Type>]| types.get(index).copied().flatten();
-                at(declared).or(at(found)).unwrap_or(Type::Text)
-            })
-            .collect();
-        let statement = parsed.as_ref().map(|parsed| &parsed.statement);
-        let analysis = Analysis::of(session, statement, &params)?;
-        Ok(Self { parsed, params, analysis, sent: (0, String::new()), from_sql: false })
-    }
-
-    /// Makes the analysis fit the present search path.
-    pub(super) fn revalidate(&mut self, session: &Session) -> Result<(), PgError> {
-        let Some(parsed) = &self.parsed else { return Ok(()) };
-        if parsed.statement.controls_transaction() || self.analysis.holds(session) {
-            return Ok(());
+/// Resolves and folds under the session's present settings.
+pub(super) fn analyse(
+    session: &Session,
+    statement: Option<&Statement>,
+    params: &[Type],
+) -> Result<Analysis, PgError> {
+    let mut analysis = Analysis {
+        columns: None,
+        folded: Vec::new(),
+        relation: None,
+        path: session.search_path(),
+        epoch: session.plan_epoch,
+    };
+    let Some(statement) = statement else { return Ok(analysis) };
+    match statement {
+        Statement::Insert { table, .. }
+        | Statement::Update(table, _)
+        | Statement::Delete(table)
+        | Statement::Select(Select::Totals(table) | Select::Values(table)) => {
+            analysis.relation = Some(relation(session, table)?);
         }
-        let renewed = Analysis::of(session, Some(&parsed.statement), &self.params)?;
-        if renewed.columns != self.analysis.columns {
-            return Err(PgError::changed_rows());
-        }
-        self.analysis = renewed;
-        Ok(())
-    }
-}
-
-impl Analysis {
-    /// Resolves and folds under the session's present settings.
-    pub(super) fn of(
-        session: &Session,
-        statement: Option<&Statement>,
-        params: &[Type],
-    ) -> Result<Self, PgError> {
-        let mut analysis = Self {
-            columns: None,
-            folded: Vec::new(),
-            relation: None,
-            path: session.search_path(),
-            epoch: session.plan_epoch,
-        };
-        let Some(statement) = statement else { return Ok(analysis) };
-        match statement {
-            Statement::Insert { table, .. }
-            | Statement::Update(table, _)
-            | Statement::Delete(table)
-            | Statement::Select(Select::Totals(table) | Select::Values(table)) => {
-                analysis.relation = Some(relation(session, table)?);
+        Statement::Select(Select::Row(row)) => {
+            for scalar in row {
+                check_sequence(session, scalar)?;
+                analysis.folded.push(fold(session, scalar)?);
             }
-            Statement::Select(Select::Row(row)) => {
-                for scalar in row {
-                    check_sequence(session, scalar)?;
-                    analysis.folded.push(fold(session, scalar)?);
-                }
-            }
-            Statement::Show(name) if session.setting(name).is_none() => {
-                return Err(unknown_setting(name));
-            }
-            _ => {}
         }
-        analysis.columns = columns(session, statement, params, analysis.relation.as_ref());
-        Ok(analysis)
+        Statement::Show(name) if session.setting(name).is_none() => {
+            return Err(unknown_setting(name));
+        }
+        _ => {}
     }
+    analysis.columns = columns(session, statement, params, analysis.relation.as_ref());
+    Ok(analysis)
+}
 
-    fn holds(&self, session: &Session) -> bool {
-        let gone = |relation: &Relation| match relation {
-            Relation::Temp(name) => !session.now.temp.contains_key(name),
-            Relation::Table(name) => session.now.temp.contains_key(name),
-            Relation::Probe(_) => session.now.temp.contains_key("probe"),
-        };
-        self.epoch == session.plan_epoch
-            && self.path == session.search_path()
-            && !self.relation.as_ref().is_some_and(gone)
-    }
+fn holds(analysis: &Analysis, session: &Session) -> bool {
+    let gone = |relation: &Relation| match relation {
+        Relation::Temp(name) => !session.now.temp.contains_key(name),
+        Relation::Table(name) => session.now.temp.contains_key(name),
+        Relation::Probe(_) => session.now.temp.contains_key("probe"),
+    };
+    analysis.epoch == session.plan_epoch
+        && analysis.path == session.search_path()
+        && !analysis.relation.as_ref().is_some_and(gone)
 }
 
 /// The table that a name means now.

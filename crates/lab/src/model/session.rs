@@ -19,8 +19,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::catalog::Database;
-use super::cluster::{Change, Notification, ProcessId};
-use super::plan::{Portal, Prepared};
+use super::commit::{Change, Notification, ProcessId};
+use super::portal::{Portal, Prepared};
 use super::settings::{self, Defaults, Settings};
 
 /// Where the session stands in a transaction.

@@ -20,7 +20,7 @@ use serde::{Deserialize, Serialize};
 
 use super::Laboratory;
 use super::lateness::LatenessCounts;
-use super::wires::{Carrier, Counted};
+use super::wires::{Carrier, Counted, send_drops};
 use crate::wan::direction::{Cause, Counts};
 use crate::wan::network::{End, PathCounts, Port};
 
@@ -150,13 +150,6 @@ pub(super) fn snapshot(laboratory: &Laboratory) -> io::Result<Snapshot> {
         }
     }
     Ok(snapshot)
-}
-
-/// Packets that interfaces dropped when sending, by `/proc/net/dev`: the 12th figure of a line.
-pub(super) fn send_drops(text: &str) -> u64 {
-    let lines = text.lines().filter_map(|line| line.split_once(':'));
-    let figures = lines.filter(|(name, _)| name.trim() != "lo").map(|(_, figures)| figures);
-    figures.filter_map(|f| f.split_whitespace().nth(11)?.parse::<u64>().ok()).sum()
 }
 
 impl Snapshot {
@@ -322,13 +315,5 @@ mod tests {
             spoil(&mut snapshot);
             assert!(snapshot.unfaithful().unwrap().starts_with("1 packets were"));
         }
-    }
-
-    #[test]
-    fn the_drops_of_devices_are_read() {
-        let text = "Inter-|   Receive  | Transmit\n face |bytes packets errs drop fifo frame \
-                    compressed multicast|bytes packets errs drop fifo colls carrier compressed\n \
-                    lo: 1 1 0 0 0 0 0 0 1 1 0 9 0 0 0 0\n  wan: 1 1 0 3 0 0 0 0 1 1 0 7 0 0 0 0\n";
-        assert_eq!(send_drops(text), 7);
     }
 }

@@ -311,7 +311,7 @@ impl Wires {
         namespace::within(&self.network, || {
             let mut routing = Routing::open()?;
             let interfaces = std::fs::read_to_string("/proc/thread-self/net/dev")?;
-            let drops = super::report::send_drops(&interfaces);
+            let drops = send_drops(&interfaces);
             let mut all = Counted { ways: Vec::new(), drops, is_over: false };
             for line in &self.lines {
                 for end in End::BOTH {
@@ -461,6 +461,13 @@ fn emulation(wire: &Wire, seed: u64) -> Emulation {
         },
     };
     Emulation { delay: wire.delay, varies, loss, seed }
+}
+
+/// Packets that interfaces dropped when sending, by `/proc/net/dev`: the 12th figure of a line.
+pub(super) fn send_drops(text: &str) -> u64 {
+    let lines = text.lines().filter_map(|line| line.split_once(':'));
+    let figures = lines.filter(|(name, _)| name.trim() != "lo").map(|(_, figures)| figures);
+    figures.filter_map(|f| f.split_whitespace().nth(11)?.parse::<u64>().ok()).sum()
 }
 
 #[cfg(test)]

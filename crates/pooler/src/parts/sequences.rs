@@ -37,6 +37,7 @@ use crate::parts::sequences::own_alone::{Arguments, own_alone};
 use crate::parts::sequences::question::{has_question, of_sequences};
 use crate::relay::backend::Backend;
 use crate::relay::client::Client;
+use crate::relay::effects::Effect;
 use crate::relay::from_client::client_message::ClientMessage;
 use crate::relay::from_client::client_message::written::Parameters;
 use crate::relay::halt::Halt;
@@ -78,7 +79,9 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
         {
             return Ok(()); // they are its own
         }
-        if self.backend.asks_for_sequences() {
+        // A function that is called by its oid may draw as well: it counts as one that does.
+        let asks = self.header.kind != frontend::FUNCTION_CALL;
+        if self.backend.asks_for_sequences(asks) {
             return Ok(()); // others' values were discarded before its first message
         }
         if self.backend.known.drawn().is_all_its_own() {
@@ -133,7 +136,11 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
     /// What the current message asks for, if known.
     fn question(&self) -> Option<Asked> {
         let text = self.text_at_hand()?;
-        if self.backend.effects_of_functions(text).is_some_and(|effects| effects.reads_sequences) {
+        if self
+            .backend
+            .effects_of_functions(text)
+            .is_some_and(|effects| effects.may(Effect::ReadsSequences))
+        {
             return None; // a function asks, too
         }
         // (The Parse has decided how a backslash is read.)
@@ -293,7 +300,7 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
     /// Whether a text asks, by its words or by functions that it reaches.
     fn asks(&self, text: &[u8]) -> bool {
         let functions = || self.backend.effects_of_functions(text);
-        has_question(text) || functions().is_some_and(|effects| effects.reads_sequences)
+        has_question(text) || functions().is_some_and(|effects| effects.may(Effect::ReadsSequences))
     }
 }
 

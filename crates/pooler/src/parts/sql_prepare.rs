@@ -33,7 +33,7 @@ mod steps;
 use std::sync::Arc;
 
 use crate::parts::statements::shared::{Statement, StatementMemory};
-use crate::relay::effects::Effects;
+use crate::relay::effects::{Effect, Effects};
 use crate::session::part::{Part, PartSet};
 use crate::session::scan::{ScanOptions, Verb, scan};
 use crate::session::settings::Settings;
@@ -138,9 +138,9 @@ fn prepare_in<'a>(text: &'a [u8], name: &[u8], options: ScanOptions) -> Option<&
 fn only_prepares(effects: &Effects) -> bool {
     effects.pins == THIS_PART
         && effects.ends.is_empty()
-        && !effects.spoils
-        && !effects.reads_sequences
-        && !effects.rereads
+        && !effects.may(Effect::Spoils)
+        && !effects.may(Effect::ReadsSequences)
+        && !effects.may(Effect::Rereads)
         && effects.unusual.is_none()
 }
 

@@ -22,7 +22,7 @@ use crate::relay::backend::from_server::FromServer;
 use crate::relay::backend::identity::Identity;
 use crate::relay::backend::known::Known;
 use crate::relay::backend::lending::Lending;
-use crate::relay::effects::Effects;
+use crate::relay::effects::{Effect, Effects};
 use crate::relay::request_queue::RequestQueue;
 use crate::relay::sent_before::Ahead;
 use crate::relay::socket::Socket;
@@ -245,7 +245,7 @@ impl<S: Socket> Backend<S> {
             Some(functions) => {
                 let reported = self.known.session_report().is_some();
                 let mut effects = functions.add_to(effects, text, reported);
-                if effects.executes_strings && !reported {
+                if effects.may(Effect::ExecutesStrings) && !reported {
                     effects.absorb(&Effects::of_strings(text, &|name: &[u8]| self.reports(name)));
                 }
                 effects
@@ -259,7 +259,7 @@ impl<S: Socket> Backend<S> {
         effects: &Effects,
         values: impl IntoIterator<Item = &'a [u8]>,
     ) -> Option<Effects> {
-        if !effects.executes_strings || self.known.session_report().is_some() {
+        if !effects.may(Effect::ExecutesStrings) || self.known.session_report().is_some() {
             return None;
         }
         let mut all = effects.clone();
@@ -310,7 +310,7 @@ impl<S: Socket> Backend<S> {
 
     /// A text with these effects is sent: later texts may call what it makes.
     pub(crate) fn foresee(&mut self, text: &[u8], effects: &Effects) {
-        if !effects.changes_catalog {
+        if !effects.may(Effect::ChangesCatalog) {
             return;
         }
         let reported = |name: &[u8]| self.session.parameters().get(name).is_some();

@@ -34,6 +34,96 @@ const CHARACTERISTICS: [&[u8]; 3] = [
     b"default_transaction_read_only",
 ];
 
+/// Something that a text may do, beside what it does to the parts of a session.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Effect {
+    /// It sets settings whose names are not known.
+    SetsUnnamed,
+    /// It has more than one statement: one may undo what an earlier one has done.
+    HasSeveral,
+    /// No command can undo it: the backend is closed when its client leaves.
+    Spoils,
+    /// Not even a server that reports its sessions shows it.
+    SpoilsUnseen,
+    /// It asks for currval or lastval.
+    ReadsSequences,
+    /// Functions and triggers that it reaches draw from a sequence. (Its own words are examined
+    /// where it matters; this alone is no effect.)
+    Draws,
+    /// It changes how later texts are read; its answer shows how.
+    Rereads,
+    /// It gives settings the server's own start values by set_config() with NULL.
+    ResetsByNull,
+    /// It does so if a parameter is NULL.
+    ResetsByParameter,
+    /// It sets a search_path that is not known before the end of the transaction.
+    SetsPathUnseen,
+    /// It gives, removes or executes prepared statements of unknown names.
+    MentionsAny,
+    /// A function that it calls executes its strings.
+    ExecutesStrings,
+    /// Some of its statements are prepared under settings that others in the text may have set.
+    SetsBeside,
+    /// It shows what only that server connection knows of statements of PREPARE: how often and
+    /// how each was planned.
+    Watches,
+    /// It has a NOTIFY, or calls `pg_notify()`.
+    Notifies,
+    /// Functions behave differently after it.
+    ChangesCatalog,
+}
+
+/// A set of them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct EffectSet(u16);
+
+impl EffectSet {
+    /// Without these the text need not be examined further, unless it touches a part.
+    const THAT_MATTER: Self = Self::of(&[
+        Effect::Spoils,
+        Effect::ReadsSequences,
+        Effect::Rereads,
+        Effect::SetsPathUnseen,
+        Effect::ExecutesStrings,
+        Effect::Notifies,
+        Effect::ChangesCatalog,
+    ]);
+
+    /// The set of these.
+    pub(crate) const fn of(effects: &[Effect]) -> Self {
+        let (mut bits, mut at) = (0, 0);
+        while at < effects.len() {
+            bits |= 1 << effects[at] as u16;
+            at += 1;
+        }
+        Self(bits)
+    }
+
+    pub(crate) fn and(self, more: &[Effect]) -> Self {
+        self.union(Self::of(more))
+    }
+
+    pub(crate) const fn without(self, others: &[Effect]) -> Self {
+        Self(self.0 & !Self::of(others).0)
+    }
+
+    pub(crate) const fn only(self, others: &[Effect]) -> Self {
+        Self(self.0 & Self::of(others).0)
+    }
+
+    pub(crate) const fn union(self, other: Self) -> Self {
+        Self(self.0 | other.0)
+    }
+}
+
+impl FromIterator<(Effect, bool)> for EffectSet {
+    fn from_iter<I: IntoIterator<Item = (Effect, bool)>>(effects: I) -> Self {
+        let is = |(effect, is): (Effect, bool)| is.then_some(effect);
+        effects.into_iter().filter_map(is).fold(Self::default(), |set, effect| set.and(&[effect]))
+    }
+}
+
 /// What a text may do to the session.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Effects {
@@ -41,31 +131,12 @@ pub struct Effects {
     pub pins: PartSet,
     /// Parts that may be gone after it.
     pub ends: PartSet,
+    /// What else it may do.
+    pub does: EffectSet,
     /// Settings whose values only the server knows after it.
     pub names: Vec<Box<[u8]>>,
     /// Custom names that it may define, and that it sets at most until the end of the transaction.
     pub local_names: Vec<Box<[u8]>>,
-    /// It may set settings whose names are not known.
-    pub vague: bool,
-    /// It has more than one statement: one may undo what an earlier one has done.
-    pub several: bool,
-    /// No command can undo it: the backend is closed when its client leaves.
-    pub spoils: bool,
-    /// Not even a server that reports its sessions shows it.
-    pub spoils_unseen: bool,
-    /// Asks for currval or lastval.
-    pub reads_sequences: bool,
-    /// Functions and triggers that it reaches may draw from a sequence. (Its own words are examined
-    /// where it matters; this alone is no effect.)
-    pub draws: bool,
-    /// It may change how later texts are read; its answer shows how.
-    pub rereads: bool,
-    /// It gives settings the server's own start values by set_config() with NULL.
-    pub resets_by_null: bool,
-    /// It may do so if a parameter is NULL.
-    pub resets_by_parameter: bool,
-    /// It may set a search_path that is not known before the end of the transaction.
-    pub unseen_path: bool,
     /// It may set something, for good or until the end of the transaction, that decides what plans
     /// give: from this level on. (Settings that matter only to functions that read everything are
     /// left out: most texts that set anything set these.)
@@ -76,19 +147,6 @@ pub struct Effects {
     pub mentions: Vec<Box<[u8]>>,
     /// Names that it executes.
     pub executes: Vec<Box<[u8]>>,
-    /// It may do so with unknown names.
-    pub may_mention: bool,
-    /// A function that it calls may execute its strings.
-    pub executes_strings: bool,
-    /// Some of its statements are prepared under settings that others in the text may have set.
-    pub sets_beside: bool,
-    /// It may show what only that server connection knows of statements of PREPARE: how often and
-    /// how each was planned.
-    pub watches: bool,
-    /// It has a NOTIFY, or may call `pg_notify()`.
-    pub notifies: bool,
-    /// Functions may behave differently after it.
-    pub changes_catalog: bool,
     /// Statements may mean something else after it.
     pub schema: SchemaChange,
     /// Settings that functions and blocks of code reset to start values: nothing can be put after
@@ -208,28 +266,13 @@ impl Effects {
     pub(crate) const NONE: Effects = Effects {
         pins: PartSet::EMPTY,
         ends: PartSet::EMPTY,
+        does: EffectSet(0),
         names: Vec::new(),
         local_names: Vec::new(),
-        vague: false,
-        several: false,
-        spoils: false,
-        spoils_unseen: false,
-        reads_sequences: false,
-        draws: false,
-        rereads: false,
-        resets_by_null: false,
-        resets_by_parameter: false,
-        unseen_path: false,
         sets: None,
         prepares: Vec::new(),
         mentions: Vec::new(),
         executes: Vec::new(),
-        may_mention: false,
-        executes_strings: false,
-        sets_beside: false,
-        watches: false,
-        notifies: false,
-        changes_catalog: false,
         schema: SchemaChange::None,
         resets: Resetting::No,
         unusual: None,
@@ -239,17 +282,27 @@ impl Effects {
     pub fn is_none(&self) -> bool {
         self.pins.is_empty()
             && self.ends.is_empty()
-            && !self.spoils
-            && !self.reads_sequences
-            && !self.rereads
-            && !self.unseen_path
+            && self.does.0 & EffectSet::THAT_MATTER.0 == 0
             && self.sets.is_none()
-            && !self.changes_catalog
-            && !self.notifies
-            && !self.executes_strings
             && self.schema == SchemaChange::None
             && self.resets == Resetting::No
             && self.unusual.is_none()
+    }
+
+    /// Whether it may do this.
+    #[inline]
+    pub(crate) fn may(&self, effect: Effect) -> bool {
+        self.does.0 & EffectSet::of(&[effect]).0 != 0
+    }
+
+    /// It may do these, too.
+    pub(crate) fn add(&mut self, effects: &[Effect]) {
+        self.does = self.does.and(effects);
+    }
+
+    /// It does none of these.
+    pub(crate) fn remove(&mut self, effects: &[Effect]) {
+        self.does = self.does.without(effects);
     }
 
     /// Whether it removes all prepared statements (DISCARD ALL, DEALLOCATE ALL).
@@ -260,15 +313,15 @@ impl Effects {
     /// Whether it may name prepared statements, or show them.
     #[inline]
     pub(crate) fn may_name_statements(&self) -> bool {
-        self.may_mention
-            || self.executes_strings
+        self.may(Effect::MentionsAny)
+            || self.may(Effect::ExecutesStrings)
             || !self.mentions.is_empty()
             || self.pins.contains(Part::SessionCatalog)
     }
 
     /// Whether it may leave state that only the end of the server connection removes.
     pub(crate) fn leaves_what_stays(&self) -> bool {
-        self.spoils || Policy::pooler().must_close_with(self.pins)
+        self.may(Effect::Spoils) || Policy::pooler().must_close_with(self.pins)
     }
 
     /// Whether the server may listen after it.
@@ -284,31 +337,23 @@ impl Effects {
         Self {
             pins: PartSet::ANY_SETTING.union(kept),
             ends: ASKED,
-            names: Vec::new(),
-            local_names: Vec::new(),
-            vague: true,
-            several: true,
-            spoils: true,
-            spoils_unseen: false,
-            reads_sequences: true,
-            draws: true,
-            rereads: true,
-            resets_by_null: false,
-            resets_by_parameter: false,
-            unseen_path: true,
+            does: EffectSet::of(&[
+                Effect::SetsUnnamed,
+                Effect::HasSeveral,
+                Effect::Spoils,
+                Effect::ReadsSequences,
+                Effect::Draws,
+                Effect::Rereads,
+                Effect::SetsPathUnseen,
+                Effect::MentionsAny,
+                Effect::ExecutesStrings,
+                Effect::SetsBeside,
+                Effect::Watches,
+                Effect::Notifies,
+            ]),
             sets: Some(PlanReads::Own),
-            prepares: Vec::new(),
-            mentions: Vec::new(),
-            executes: Vec::new(),
-            may_mention: true,
-            executes_strings: true,
-            sets_beside: true,
-            watches: true,
-            notifies: true,
-            changes_catalog: false,
             schema: SchemaChange::All,
-            resets: Resetting::No,
-            unusual: None,
+            ..Self::NONE
         }
     }
 
@@ -316,7 +361,7 @@ impl Effects {
     #[must_use]
     pub(crate) fn and_keeps_variables(mut self) -> Self {
         self.pins.insert(Part::PlVariable);
-        (self.spoils, self.spoils_unseen) = (true, true);
+        self.add(&[Effect::Spoils, Effect::SpoilsUnseen]);
         self
     }
 
@@ -329,7 +374,7 @@ impl Effects {
                 Resetting::No => {}
                 Resetting::All { .. } => {
                     effects.pins = effects.pins.union(PartSet::ANY_SETTING);
-                    effects.vague = true;
+                    effects.add(&[Effect::SetsUnnamed]);
                 }
                 Resetting::Names(names) => {
                     for name in names {
@@ -354,7 +399,7 @@ impl Effects {
         let names = effects.names.len();
         effects.names.retain(|name| !is_for_superusers(name));
         if effects.names.len() < names {
-            (effects.vague, effects.spoils) = (true, true);
+            effects.add(&[Effect::SetsUnnamed, Effect::Spoils]);
         }
         // Only the server knows the names of statements of PREPARE, also of those that are removed:
         // a shared statement may be among them.
@@ -364,26 +409,24 @@ impl Effects {
         effects.prepares.clear();
         effects.mentions.clear();
         effects.executes.clear();
-        effects.may_mention = false;
-        effects.resets_by_null = false;
-        effects.changes_catalog = findings.schema == SchemaChange::All;
+        // (Its parameters are not the client's.)
+        let not = [Effect::MentionsAny, Effect::ResetsByNull, Effect::ResetsByParameter];
+        effects.remove(&not);
+        effects.remove(&[Effect::ChangesCatalog]);
+        if findings.schema == SchemaChange::All {
+            effects.add(&[Effect::ChangesCatalog]);
+        }
         if effects.is_none() {
             return Self::default();
         }
-        effects.several = true;
+        effects.add(&[Effect::HasSeveral]);
         effects
     }
 
     /// It counts as changing no object of the database.
     pub(crate) fn forget_changes(&mut self) {
-        self.changes_catalog = false;
+        self.remove(&[Effect::ChangesCatalog]);
         self.schema = SchemaChange::None;
-    }
-
-    /// It counts as neither drawing from sequences nor asking for what was drawn.
-    pub(crate) fn forget_sequences(&mut self) {
-        self.draws = false;
-        self.reads_sequences = false;
     }
 
     /// Adds the effects of another. Returns whether that changed anything.
@@ -397,38 +440,22 @@ impl Effects {
             }
             names.len() > before
         }
-        fn either(one: &mut bool, other: bool) -> bool {
-            other && !std::mem::replace(one, true)
-        }
-        let parts = (self.pins, self.ends);
+        let sets = |this: &Self| (this.pins, this.ends, this.does, this.sets, this.schema);
+        let before = sets(self);
         self.pins = self.pins.union(other.pins);
         self.ends = self.ends.union(other.ends);
-        let mut changed = parts != (self.pins, self.ends);
+        self.does = self.does.union(other.does);
+        self.schema = self.schema.max(other.schema);
+        if let Some(from) = other.sets {
+            self.note_setting(from);
+        }
+        let mut changed = before != sets(self);
         changed |= add(&mut self.names, &other.names);
         changed |= add(&mut self.local_names, &other.local_names);
         changed |= add(&mut self.prepares, &other.prepares);
         changed |= add(&mut self.mentions, &other.mentions);
         changed |= add(&mut self.executes, &other.executes);
-        changed |= either(&mut self.vague, other.vague);
-        changed |= either(&mut self.several, other.several);
-        changed |= either(&mut self.spoils, other.spoils);
-        changed |= either(&mut self.spoils_unseen, other.spoils_unseen);
-        changed |= either(&mut self.reads_sequences, other.reads_sequences);
-        changed |= either(&mut self.draws, other.draws);
-        changed |= either(&mut self.rereads, other.rereads);
-        changed |= either(&mut self.resets_by_null, other.resets_by_null);
-        changed |= either(&mut self.unseen_path, other.unseen_path);
-        changed |= other.sets.is_some_and(|from| self.note_setting(from));
-        changed |= either(&mut self.may_mention, other.may_mention);
-        changed |= either(&mut self.executes_strings, other.executes_strings);
-        changed |= either(&mut self.sets_beside, other.sets_beside);
-        changed |= either(&mut self.watches, other.watches);
-        changed |= either(&mut self.notifies, other.notifies);
-        changed |= either(&mut self.changes_catalog, other.changes_catalog);
-        changed |= self.resets.absorb(&other.resets);
-        changed |= self.schema < other.schema;
-        self.schema = self.schema.max(other.schema);
-        changed
+        changed | self.resets.absorb(&other.resets)
     }
 
     /// The effects that no report of a server shows: parts that only a close of the server
@@ -438,11 +465,11 @@ impl Effects {
     pub(crate) fn unreported(&self) -> Self {
         let closes = |part: &Part| Policy::pooler().must_close(PartSet::of(&[*part]));
         let pins = self.pins.intersection(PartSet::of(&[Part::SessionCatalog]));
-        let Self { executes_strings, notifies, sets, .. } = *self;
-        let mut unreported = Self { pins, executes_strings, notifies, sets, ..Self::default() };
+        let does = self.does.only(&[Effect::ExecutesStrings, Effect::Notifies]);
+        let mut unreported = Self { pins, does, sets: self.sets, ..Self::default() };
         for part in self.pins.minus(COVERED).iter().filter(closes) {
             unreported.pins.insert(part);
-            (unreported.spoils, unreported.spoils_unseen) = (true, true);
+            unreported.add(&[Effect::Spoils, Effect::SpoilsUnseen]);
         }
         unreported
     }
@@ -486,31 +513,21 @@ impl Effects {
         Self {
             pins,
             ends: self.ends.union(other.ends),
-            names: Vec::new(),
-            local_names: Vec::new(),
-            vague: true,
-            several: true,
-            spoils: true,
-            spoils_unseen: self.spoils_unseen || other.spoils_unseen,
-            reads_sequences: self.reads_sequences || other.reads_sequences,
-            draws: self.draws || other.draws,
-            rereads: true,
-            resets_by_null: self.resets_by_null || other.resets_by_null,
-            resets_by_parameter: self.resets_by_parameter || other.resets_by_parameter,
-            unseen_path: true,
+            does: self.does.union(other.does).and(&[
+                Effect::SetsUnnamed,
+                Effect::HasSeveral,
+                Effect::Spoils,
+                Effect::Rereads,
+                Effect::SetsPathUnseen,
+                Effect::MentionsAny,
+                Effect::SetsBeside,
+                Effect::Watches,
+            ]),
             sets: Some(PlanReads::Own),
-            prepares: Vec::new(),
-            mentions: Vec::new(),
-            executes: Vec::new(),
-            may_mention: true,
-            executes_strings: self.executes_strings || other.executes_strings,
-            sets_beside: true,
-            watches: true,
-            notifies: self.notifies || other.notifies,
-            changes_catalog: self.changes_catalog || other.changes_catalog,
             schema: self.schema.max(other.schema),
             resets,
             unusual,
+            ..Self::NONE
         }
     }
 
@@ -521,27 +538,8 @@ impl Effects {
         let parts = findings.parts(&reported);
         let mut effects = Self {
             pins: policy.pinning(parts).union(parts.intersection(IN_DOUBT_OR_SQL)),
-            spoils: findings.unsure || policy.must_close(parts),
-            spoils_unseen: policy.must_close(parts.minus(COVERED)),
-            rereads: findings.unsure || findings.rereads,
-            resets_by_null: !findings.nulls.is_empty(),
-            resets_by_parameter: findings.given,
-            unseen_path: findings.unseen_path,
-            // The text that is executed, or was prepared for a COMMIT PREPARED, may have created a
-            // function.
-            changes_catalog: findings.changes_catalog
-                || findings.unsure
-                || findings.schema == SchemaChange::All,
-            notifies: findings.notifies,
+            does: Self::found(findings, parts),
             schema: if findings.unsure { SchemaChange::All } else { findings.schema },
-            may_mention: findings.unsure
-                || findings.truncated
-                || findings.flags.contains(Part::SqlStatement),
-            sets_beside: findings.flags.intersects(PartSet::ANY_SETTING)
-                || !findings.configured.is_empty(),
-            watches: findings.unsure
-                || findings.flags.contains(Part::SqlStatement)
-                || parts.contains(Part::SessionCatalog),
             ..Self::default()
         };
         if findings.unsure {
@@ -550,7 +548,7 @@ impl Effects {
         }
         if parts.contains(Part::SequenceValue) {
             // No reason to keep the backend: see `bind`.
-            effects.reads_sequences = true;
+            effects.add(&[Effect::ReadsSequences]);
             effects.pins.remove(Part::SequenceValue);
         }
         effects.name_settings(findings, &reported);
@@ -562,7 +560,7 @@ impl Effects {
         let mut unusual = Unusual::default();
         let mut named = Named::default();
         for statement in findings.statements() {
-            effects.add(&statement.verb);
+            effects.add_statement(&statement.verb);
             unusual.add(&statement.verb);
             named.add(&statement.verb);
         }
@@ -593,8 +591,35 @@ impl Effects {
 }
 
 impl Effects {
+    /// What the scan shows beside parts of the session.
+    fn found(findings: &Findings, parts: PartSet) -> EffectSet {
+        let policy = Policy::pooler();
+        let unsure = findings.unsure;
+        let prepares = findings.flags.contains(Part::SqlStatement);
+        let sets =
+            findings.flags.intersects(PartSet::ANY_SETTING) || !findings.configured.is_empty();
+        // The text that is executed, or was prepared for a COMMIT PREPARED, may have created a
+        // function.
+        let changes = findings.changes_catalog || findings.schema == SchemaChange::All;
+        [
+            (Effect::Spoils, unsure || policy.must_close(parts)),
+            (Effect::SpoilsUnseen, policy.must_close(parts.minus(COVERED))),
+            (Effect::Rereads, unsure || findings.rereads),
+            (Effect::ResetsByNull, !findings.nulls.is_empty()),
+            (Effect::ResetsByParameter, findings.given),
+            (Effect::SetsPathUnseen, findings.unseen_path),
+            (Effect::ChangesCatalog, unsure || changes),
+            (Effect::Notifies, findings.notifies),
+            (Effect::MentionsAny, unsure || findings.truncated || prepares),
+            (Effect::SetsBeside, sets),
+            (Effect::Watches, unsure || prepares || parts.contains(Part::SessionCatalog)),
+        ]
+        .into_iter()
+        .collect()
+    }
+
     /// Adds the effects of one statement.
-    fn add(&mut self, verb: &Verb) {
+    fn add_statement(&mut self, verb: &Verb) {
         self.ends = self.ends.union(verb.ends());
         if let Verb::Prepare(name) | Verb::Execute(name) | Verb::Deallocate(OneOrAll::One(name)) =
             verb
@@ -605,14 +630,14 @@ impl Effects {
             Verb::Prepare(name) => self.prepares.push(name.as_bytes().into()),
             Verb::Execute(name) => {
                 self.executes.push(name.as_bytes().into());
-                self.sets_beside = true;
+                self.add(&[Effect::SetsBeside]);
             }
             Verb::Set { .. }
             | Verb::SetSessionCharacteristics { .. }
             | Verb::Reset(_)
             | Verb::ResetAll
             | Verb::Do
-            | Verb::Call => self.sets_beside = true,
+            | Verb::Call => self.add(&[Effect::SetsBeside]),
             _ => {}
         }
     }
@@ -658,15 +683,26 @@ impl Effects {
                 _ => {}
             }
         }
-        self.vague |= findings.unsure || !unnamed.is_empty();
-        self.spoils |= unnamed.contains(Part::CustomSetting)
-            || (self.vague && self.pins.contains(Part::CustomSetting));
-        self.several = findings.single().is_none();
+        if findings.unsure || !unnamed.is_empty() {
+            self.add(&[Effect::SetsUnnamed]);
+        }
+        if unnamed.contains(Part::CustomSetting)
+            || (self.may(Effect::SetsUnnamed) && self.pins.contains(Part::CustomSetting))
+        {
+            self.add(&[Effect::Spoils]);
+        }
+        if findings.single().is_none() {
+            self.add(&[Effect::HasSeveral]);
+        }
     }
 
     /// Notes from which level on plans depend on what the text sets.
     fn note_settings(&mut self, findings: &Findings) {
-        if findings.unsure || findings.truncated || findings.sets_unnamed || self.vague {
+        if findings.unsure
+            || findings.truncated
+            || findings.sets_unnamed
+            || self.may(Effect::SetsUnnamed)
+        {
             self.note_setting(PlanReads::Own);
         }
         let named = [&findings.configured, &findings.defined, &findings.local];
@@ -706,7 +742,7 @@ impl Effects {
             return;
         }
         if !can_move(name) {
-            self.vague = true;
+            self.add(&[Effect::SetsUnnamed]);
         } else if !self.names.iter().any(|known| **known == *name) {
             self.names.push(name.into());
             if name == b"session_authorization" {
@@ -825,9 +861,13 @@ mod tests {
         assert!(effects("SET LOCAL statement_timeout = 1").is_none());
         let custom = effects("SET LOCAL My.User = 1; SELECT set_config('my.x', 'a', true)");
         assert_eq!(custom.local_names.len(), 2);
-        assert!(custom.names.is_empty() && !custom.vague && !custom.spoils);
+        assert!(
+            custom.names.is_empty()
+                && !custom.may(Effect::SetsUnnamed)
+                && !custom.may(Effect::Spoils)
+        );
         let unknown = effects("SELECT set_config(lower('my.x'), 'a', false)");
-        assert!(unknown.vague && unknown.spoils);
+        assert!(unknown.may(Effect::SetsUnnamed) && unknown.may(Effect::Spoils));
     }
 
     #[test]
@@ -838,9 +878,9 @@ mod tests {
             "commit prepared 'p'",
             "select 1 as a into t",
         ] {
-            assert!(effects(text).changes_catalog, "{text}");
+            assert!(effects(text).may(Effect::ChangesCatalog), "{text}");
         }
-        assert!(!effects("do $$ begin perform 1; end $$").changes_catalog);
+        assert!(!effects("do $$ begin perform 1; end $$").may(Effect::ChangesCatalog));
         for (source, makes) in [
             ("BEGIN EXECUTE 'CREATE FUNCTION f() ...'; END", true),
             ("BEGIN DROP FUNCTION f(); END", true),
@@ -849,7 +889,7 @@ mod tests {
         ] {
             let mut called = Effects::default();
             called.absorb(&Effects::of_body(&scan_body(source.as_bytes(), true), |_| false));
-            assert_eq!(called.changes_catalog, makes, "{source}");
+            assert_eq!(called.may(Effect::ChangesCatalog), makes, "{source}");
         }
     }
 
@@ -857,7 +897,7 @@ mod tests {
     fn what_no_command_can_undo_spoils_the_backend() {
         for text in ["LOAD 'x'", "SELECT setseed(0.5)", "SELECT set_limit(0.5)", "SELECT 'open"] {
             let effects = effects(text);
-            assert!(effects.spoils && !effects.pins.is_empty(), "{text}: {effects:?}");
+            assert!(effects.may(Effect::Spoils) && !effects.pins.is_empty(), "{text}: {effects:?}");
         }
     }
 
@@ -872,6 +912,6 @@ mod tests {
         );
         let one = effects("DEALLOCATE PREPARE \"My\"").unusual.unwrap();
         assert_eq!(one.deallocates.as_deref(), Some(&b"My"[..]));
-        assert!(effects("SELECT currval('s')").reads_sequences);
+        assert!(effects("SELECT currval('s')").may(Effect::ReadsSequences));
     }
 }

@@ -24,7 +24,7 @@ use crate::parts::statements::fit::FLUSH;
 use crate::relay::backend::Backend;
 use crate::relay::client::Client;
 use crate::relay::client_info::ClientState;
-use crate::relay::effects::Effects;
+use crate::relay::effects::{Effect, Effects};
 use crate::relay::from_client::client_message::ClientMessage;
 use crate::relay::from_client::kinds::{allowed_length, bad_kind, bad_length, too_long};
 use crate::relay::from_client::passage::Passage;
@@ -520,7 +520,7 @@ impl<S: Socket> Engine<S> {
         if proven < epoch && (!proven.has_schema_of(epoch) || pool.lock().has_room()) {
             return false;
         }
-        if statement.effects.resets_by_null && client.has_start_values() {
+        if statement.effects.may(Effect::ResetsByNull) && client.has_start_values() {
             return false; // its own text has these in place of NULL
         }
         let named = ClientStatement::new(statement, serial, epoch, client.session.desired());
@@ -663,7 +663,7 @@ impl<S: Socket> Engine<S> {
             effects.absorb(&reached);
         }
         backend.foresee(&makes, &effects);
-        effects.notifies = false; // (its notifications may have been received already)
+        effects.remove(&[Effect::Notifies]); // (its notifications may have been received already)
         client.record_effects(&mut backend, &effects, false);
         if effects.forgets_statements() {
             backend.last_query_takes_all(client);

@@ -1,27 +1,9 @@
 //! COPY in both directions.
 
-use super::ModelBackend;
-use crate::model::cluster::Change;
+use super::{CopyIn, ModelBackend};
+use crate::model::commit::Change;
 use crate::model::error::PgError;
-use crate::model::plan::Relation;
 use crate::model::wire::{Body, Reader};
-
-/// A COPY FROM STDIN that waits for data.
-#[derive(Debug)]
-pub(super) struct CopyIn {
-    relation: Relation,
-    /// The beginning of a line whose end has not come.
-    line: Vec<u8>,
-    rows: usize,
-    /// `\.` has come: what follows is ignored.
-    ended: bool,
-}
-
-impl CopyIn {
-    pub(super) fn new(relation: Relation) -> Self {
-        Self { relation, line: Vec::new(), rows: 0, ended: false }
-    }
-}
 
 impl ModelBackend {
     /// Handles one message while a COPY FROM waits for data.

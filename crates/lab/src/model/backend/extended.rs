@@ -1,25 +1,19 @@
 //! The extended query protocol, and the function call beside it.
 
-use super::ModelBackend;
 use super::query::Run;
+use super::{Executing, ModelBackend};
 use crate::model::catalog;
 use crate::model::datum::decode;
 use crate::model::error::PgError;
 use crate::model::execute::{cursor_exists, no_statement};
-use crate::model::plan::{Portal, Prepared, Progress};
+use crate::model::plan;
+use crate::model::portal::{Portal, Progress};
 use crate::model::session::{Block, Session};
 use crate::model::sql::{Discard, Statement, Type};
 use crate::model::wire::{Body, Reader};
 
 /// `int4pl`, the sum of two integers: the one function that a function call may name.
 const INT4_SUM: i32 = 177;
-
-/// An Execute that is not finished: it waits, or copies.
-#[derive(Debug)]
-pub(super) struct Executing {
-    portal: String,
-    limit: usize,
-}
 
 impl ModelBackend {
     pub(super) fn parse(&mut self, body: &[u8]) -> Result<(), PgError> {
@@ -46,7 +40,7 @@ impl ModelBackend {
         {
             return Err(PgError::aborted());
         }
-        let mut prepared = Prepared::new(session, parsed, &declared)?;
+        let mut prepared = plan::prepare(session, parsed, &declared)?;
         session.prepared += 1;
         prepared.sent = (session.prepared, text);
         session.add_statement(&name, prepared)?;
@@ -103,7 +97,7 @@ impl ModelBackend {
                 value.as_ref().map(|value| decode(value, *kind, binary, index + 1)).transpose()
             })
             .collect::<Result<Vec<_>, PgError>>()?;
-        prepared.revalidate(session)?;
+        plan::revalidate(&mut prepared, session)?;
         if let Some(parsed) = &prepared.parsed {
             Session::plan(&parsed.statement)?;
         }
@@ -148,7 +142,7 @@ impl ModelBackend {
                 self.send(&body.message(b't'));
                 // Describing rows makes the server look at the plan again, as Bind does.
                 if prepared.analysis.columns.is_some() {
-                    prepared.revalidate(self.session())?;
+                    plan::revalidate(&mut prepared, self.session())?;
                     self.session().statements.insert(name, prepared.clone());
                 }
                 let portal = Portal {

@@ -1,26 +1,14 @@
 //! The simple query protocol, and the running of portals that both protocols share.
 
-use std::collections::VecDeque;
-
-use super::ModelBackend;
-use super::copy::CopyIn;
+use super::{CopyIn, ModelBackend, SimpleQuery};
 use crate::model::datum::encode;
 use crate::model::error::PgError;
 use crate::model::execute::Wait;
-use crate::model::plan::{Analysis, Column, Portal, Progress};
+use crate::model::plan;
+use crate::model::portal::{Column, Portal, Progress};
 use crate::model::session::{Block, Session};
 use crate::model::sql::{Parsed, Statement, parse};
 use crate::model::wire::{Body, Reader};
-
-/// A Query whose statements are being run.
-#[derive(Debug)]
-pub(super) struct SimpleQuery {
-    statements: VecDeque<Parsed>,
-    /// There was more than one: they share an implicit transaction block.
-    many: bool,
-    empty: bool,
-    pub(super) current: Option<Portal>,
-}
 
 /// What has become of a portal that was run.
 #[derive(Debug)]
@@ -131,7 +119,7 @@ impl ModelBackend {
         if !parsed.params.is_empty() {
             return Err(PgError::error("42P02", "there is no parameter $1"));
         }
-        let analysis = Analysis::of(session, Some(&parsed.statement), &[])?;
+        let analysis = plan::analyse(session, Some(&parsed.statement), &[])?;
         Session::plan(&parsed.statement)?;
         // A simple query runs in the unnamed portal, and so replaces it.
         session.portals.remove("");

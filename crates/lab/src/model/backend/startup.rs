@@ -5,7 +5,7 @@
 use super::{Ending, ModelBackend};
 use hawser_pooler::parts::report::text;
 
-use crate::model::cluster::ProcessId;
+use crate::model::commit::ProcessId;
 use crate::model::error::PgError;
 use crate::model::session::Session;
 use crate::model::settings::{self, Defaults};

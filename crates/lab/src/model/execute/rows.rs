@@ -6,7 +6,8 @@ use super::{Rows, no_cursor};
 use crate::model::catalog::has_role;
 use crate::model::cluster::Cluster;
 use crate::model::error::PgError;
-use crate::model::plan::{Datum, Portal, Progress, Relation, count, unknown_setting};
+use crate::model::plan::{count, unknown_setting};
+use crate::model::portal::{Datum, Portal, Progress, Relation};
 use crate::model::session::Session;
 use crate::model::sql::{Select, Statement};
 

@@ -4,7 +4,8 @@ use hawser_pooler::session::part::Part;
 
 use crate::model::cluster::Cluster;
 use crate::model::error::PgError;
-use crate::model::plan::{Datum, unknown_setting};
+use crate::model::plan::unknown_setting;
+use crate::model::portal::Datum;
 use crate::model::session::Session;
 use crate::model::settings;
 use crate::model::sql::{Hidden, Scalar};

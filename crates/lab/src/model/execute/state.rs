@@ -3,7 +3,8 @@
 use crate::model::catalog::{SUPERUSER, has_role};
 use crate::model::cluster::Cluster;
 use crate::model::error::PgError;
-use crate::model::plan::{self, Relation, unknown_setting};
+use crate::model::plan::{self, unknown_setting};
+use crate::model::portal::Relation;
 use crate::model::session::{Listening, Session, TempTable};
 use crate::model::settings;
 use crate::model::sql::{Discard, Statement};

@@ -1,8 +1,10 @@
 //! What a transaction changes in tables.
 
-use crate::model::cluster::{Change, Cluster};
+use crate::model::cluster::Cluster;
+use crate::model::commit::Change;
 use crate::model::error::PgError;
-use crate::model::plan::{self, Datum, Portal, Relation};
+use crate::model::plan;
+use crate::model::portal::{Datum, Portal, Relation};
 use crate::model::session::Session;
 use crate::model::sql::{Scalar, Statement};
 

@@ -65,3 +65,11 @@ fn what_an_interface_has_received_is_read() {
     assert_eq!(received(text, "a1"), Some(Arrived { packets: 1, bytes: 1500 }));
     assert_eq!(received(text, "a2"), None);
 }
+
+#[test]
+fn the_drops_of_devices_are_read() {
+    let text = "Inter-|   Receive  | Transmit\n face |bytes packets errs drop fifo frame \
+                compressed multicast|bytes packets errs drop fifo colls carrier compressed\n \
+                lo: 1 1 0 0 0 0 0 0 1 1 0 9 0 0 0 0\n  wan: 1 1 0 3 0 0 0 0 1 1 0 7 0 0 0 0\n";
+    assert_eq!(send_drops(text), 7);
+}

@@ -36,7 +36,7 @@ use crate::parts::functions::census::word::{
 };
 use crate::parts::functions::variables::is_of_a_word;
 use crate::parts::pins::question::ASKED;
-use crate::relay::effects::Effects;
+use crate::relay::effects::{Effect, Effects};
 use crate::session::commands::may_draw;
 use crate::session::part::{Part, PartSet};
 use crate::session::scan::SchemaChange;
@@ -188,12 +188,14 @@ fn effects_of(function: &Function, reported: &impl Fn(&[u8]) -> bool) -> Effects
         Language::Compiled => return Effects::default(),
     };
     let mut effects = Effects::of_body(&found, reported);
-    effects.draws = may_draw(&function.source);
+    if may_draw(&function.source) {
+        effects.add(&[Effect::Draws]);
+    }
     if found.dynamic {
         effects.pins = effects.pins.union(MADE_BY_TEXTS);
         effects.ends = effects.ends.union(ASKED);
         effects.schema = SchemaChange::All;
-        effects.executes_strings = true;
+        effects.add(&[Effect::ExecutesStrings]);
     }
     effects
 }
@@ -231,8 +233,9 @@ impl Reach {
     /// Takes out what draws from sequences.
     fn take_drawing(&mut self) -> Self {
         let take = |effects: &mut Effects| {
-            let draws = std::mem::take(&mut effects.draws);
-            Effects { draws, ..Effects::default() }
+            let does = effects.does.only(&[Effect::Draws]);
+            effects.remove(&[Effect::Draws]);
+            Effects { does, ..Effects::default() }
         };
         Self { call: take(&mut self.call), write: take(&mut self.write), reads: false }
     }
@@ -341,7 +344,7 @@ impl Census {
         let mut more = false;
         for function in functions.iter().filter(|one| one.language != Language::Compiled) {
             let reach = words_of.entry(key(&function.name)).or_default();
-            if reach.call.executes_strings {
+            if reach.call.may(Effect::ExecutesStrings) {
                 more |= reach.call.absorb(&Effects::of_strings(&function.source, &reported));
             }
         }
@@ -372,7 +375,7 @@ impl Census {
             of_any.call.forget_changes();
             of_any.write.forget_changes();
             // The text itself shows whether it draws, and a default that asks does so after that.
-            of_any.write.forget_sequences();
+            of_any.write.remove(&[Effect::Draws, Effect::ReadsSequences]);
         }
         let none = Reach::default();
         words_of.retain(|word, reach| {
@@ -614,7 +617,7 @@ impl Reader {
     pub(crate) fn finish(mut self) -> Option<Effects> {
         self.end_word();
         if self.called.any() {
-            self.calls.get_or_insert_default().spoils = true;
+            self.calls.get_or_insert_default().add(&[Effect::Spoils]);
         }
         let written = self.if_writing.filter(|_| self.writes);
         match (self.calls, written) {
@@ -667,7 +670,11 @@ mod tests {
         );
         let enter = of(&census, "select app.ENTER('ann')");
         assert_eq!(*enter.names, [b"app.user"[..].into()]);
-        assert!(enter.pins.contains(Part::CustomSetting) && !enter.spoils && !enter.vague);
+        assert!(
+            enter.pins.contains(Part::CustomSetting)
+                && !enter.may(Effect::Spoils)
+                && !enter.may(Effect::SetsUnnamed)
+        );
         let quoted = take(&[function("My func", "BEGIN LISTEN x; END")], &[]);
         assert!(of(&quoted, "select \"My func\"()").pins.contains(Part::Listen));
         let zone = of(&census, "select zone()");
@@ -680,7 +687,10 @@ mod tests {
         assert_eq!(census.plans_read(), PlanReads::Own);
         assert!(!census.is_empty() && census.len() == 5);
         let lifts = of(&census, "select lifts()");
-        assert!(lifts.names.is_empty() && lifts.vague && lifts.spoils, "its caller may not");
+        assert!(
+            lifts.names.is_empty() && lifts.may(Effect::SetsUnnamed) && lifts.may(Effect::Spoils),
+            "its caller may not"
+        );
     }
 
     #[test]
@@ -765,7 +775,7 @@ mod tests {
         let unreported = census.unreported.as_ref().expect("no report tells of it");
         for census in [&census, unreported] {
             let looks = of(census, "select * from mine");
-            assert!(looks.pins.contains(Part::SessionCatalog) && !looks.spoils);
+            assert!(looks.pins.contains(Part::SessionCatalog) && !looks.may(Effect::Spoils));
         }
     }
 
@@ -882,7 +892,7 @@ mod tests {
             &[("a", Link::StandsFor, "b"), ("b", Link::StandsFor, "a"), ("a", Link::Calls, "one")],
         );
         for text in ["select one()", "select * from b"] {
-            assert!(of(&census, text).spoils, "{text}");
+            assert!(of(&census, text).may(Effect::Spoils), "{text}");
         }
     }
 }

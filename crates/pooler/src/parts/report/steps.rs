@@ -252,11 +252,11 @@ impl<S: Socket> Backend<S> {
         Some(exact.may_draw() && (!own || (exact.asked && !asks())))
     }
 
-    /// Its client, not one of session mode, asks for currval or lastval. Returns whether the
-    /// server's report covers the rest.
-    pub(crate) fn asks_for_sequences(&mut self) -> bool {
+    /// Its client, not one of session mode, asks for currval or lastval, or may. Returns whether
+    /// the server's report covers the rest.
+    pub(crate) fn asks_for_sequences(&mut self, asks: bool) -> bool {
         let Some(exact) = self.known.session_report_mut() else { return false };
-        exact.asks = true;
+        exact.asks |= asks;
         true
     }
 

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use crate::parts::statements::client_names::ClientStatement;
 use crate::parts::statements::own_named::NotedStatement;
 use crate::parts::statements::shared::Statement;
-use crate::relay::effects::Effects;
+use crate::relay::effects::{Effect, Effects};
 use crate::relay::from_client::client_message::ClientMessage;
 use crate::relay::from_client::client_message::written::Parameters;
 use crate::relay::halt::Halt;
@@ -74,7 +74,10 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
     /// These effects, with those of executing a value of the current Bind; `None` if that adds
     /// nothing.
     pub(crate) fn effects_of_bound(&self, effects: &Effects) -> Option<Effects> {
-        if !effects.executes_strings || self.header.kind != frontend::BIND || !self.is_whole() {
+        if !effects.may(Effect::ExecutesStrings)
+            || self.header.kind != frontend::BIND
+            || !self.is_whole()
+        {
             return None;
         }
         let (_, rest) = frame::take_string(self.body)?;

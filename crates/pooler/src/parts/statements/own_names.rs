@@ -37,7 +37,7 @@ use std::sync::Arc;
 use crate::parts::settings::restore::Replacement;
 use crate::parts::statements::client_names::significant;
 use crate::parts::statements::shared::Statement;
-use crate::relay::effects::Effects;
+use crate::relay::effects::{Effect, Effects};
 use crate::relay::from_client::client_message::ClientMessage;
 use crate::relay::halt::Halt;
 use crate::relay::request_queue::Request;
@@ -91,7 +91,7 @@ fn for_each_name(text: &[u8], effects: &Effects, each: impl FnMut(&[u8])) {
 
 /// Calls `each` with these names, and with all that may be names where a text does not show which.
 fn for_each_of(text: &[u8], effects: &Effects, known: &[Box<[u8]>], mut each: impl FnMut(&[u8])) {
-    if effects.may_mention || effects.executes_strings {
+    if effects.may(Effect::MentionsAny) || effects.may(Effect::ExecutesStrings) {
         for word in words(text) {
             each(word);
             if word.iter().any(u8::is_ascii_uppercase) {

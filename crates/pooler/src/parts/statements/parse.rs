@@ -21,7 +21,7 @@ use crate::parts::statements::client_names::ClientStatement;
 use crate::parts::statements::own_named::NotedStatement;
 use crate::parts::statements::own_names::shows_statements;
 use crate::parts::statements::shared::{Statement, Unnamed};
-use crate::relay::effects::Effects;
+use crate::relay::effects::{Effect, Effects};
 use crate::relay::from_client::client_message::ClientMessage;
 use crate::relay::halt::Halt;
 use crate::relay::request_queue::{Change, Refusal, Request};
@@ -153,9 +153,10 @@ impl<'a, S: Socket> ClientMessage<'a, '_, S> {
             self.backend.note_names(effects);
         }
         // It is not examined again when it is executed.
-        self.backend
-            .session
-            .doubt_texts(effects.as_ref().is_none_or(|effects| effects.rereads), false);
+        self.backend.session.doubt_texts(
+            effects.as_ref().is_none_or(|effects| effects.may(Effect::Rereads)),
+            false,
+        );
         if effects.as_ref().is_none_or(|effects| effects.sets.is_some()) {
             self.backend.session.doubt_plans();
         }
@@ -189,7 +190,7 @@ impl<'a, S: Socket> ClientMessage<'a, '_, S> {
         };
         if let Some(effects) = &effects {
             self.bring_own_names_of(text, effects)?;
-            if effects.reads_sequences {
+            if effects.may(Effect::ReadsSequences) {
                 self.before_sequences()?; // its Bind comes within the pipeline
             }
             if effects.pins.contains(Part::SessionCatalog) {
@@ -213,7 +214,7 @@ impl<'a, S: Socket> ClientMessage<'a, '_, S> {
         let effects = self.effects_of_unshared(text);
         self.before_unshared(&effects)?;
         self.backend.note_names(&effects);
-        self.backend.session.doubt_texts(effects.rereads, false);
+        self.backend.session.doubt_texts(effects.may(Effect::Rereads), false);
         if effects.sets.is_some() {
             self.backend.session.doubt_plans();
         }
@@ -356,7 +357,7 @@ impl<'a, S: Socket> ClientMessage<'a, '_, S> {
         if effects.pins.contains(Part::SessionCatalog) {
             self.clear_catalog()?;
         }
-        if effects.reads_sequences {
+        if effects.may(Effect::ReadsSequences) {
             self.before_sequences()?;
         }
         if effects.listens() {

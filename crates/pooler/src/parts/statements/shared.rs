@@ -305,7 +305,7 @@ fn reads_no_settings(body: &[u8]) -> bool {
 /// (`UtilityTupleDescriptor`, utility.c). 'now' is the moment of its Parse.
 fn is_private(text: &[u8], effects: &effects::Effects) -> bool {
     begins_with_any(after_comments(text), &[b"fetch"])
-        || effects.may_mention
+        || effects.may(effects::Effect::MentionsAny)
         || !effects.mentions.is_empty()
         || names_moment(text)
 }

@@ -8,7 +8,7 @@
 //!           show all settings that the block may change (EXECUTE of a variable, RESET ALL),
 //!           nothing is known of those that the server does not report, and the words count.
 
-use crate::relay::effects::Effects;
+use crate::relay::effects::{Effect, Effects};
 use crate::session::scan::body::scan_body;
 use crate::session::scan::{Findings, Verb};
 
@@ -59,36 +59,24 @@ impl Effects {
         let found = scan_body(source, true);
         let block = Self::of_body(&found, reported);
         // (The text itself is uncertain only because of what the block executes.)
-        if block.vague || found.unsure || found.truncated || found.dynamic {
+        if block.may(Effect::SetsUnnamed) || found.unsure || found.truncated || found.dynamic {
             self.resets = block.resets;
             return self;
         }
-        let prepared = Self {
+        const OF_TEXT: [Effect; 5] = [
+            Effect::MentionsAny,
+            Effect::SetsBeside,
+            Effect::Watches,
+            Effect::ReadsSequences,
+            Effect::Notifies,
+        ];
+        let of_block = block.does.without(&[Effect::SetsBeside, Effect::Watches]);
+        Self {
+            does: of_block.union(self.does.only(&OF_TEXT)).and(&[Effect::HasSeveral]),
             prepares: self.prepares,
             mentions: self.mentions,
             executes: self.executes,
-            may_mention: self.may_mention,
-            sets_beside: self.sets_beside,
-            watches: self.watches,
-            ..Self::default()
-        };
-        Self {
-            pins: block.pins,
-            ends: block.ends,
-            names: block.names,
-            local_names: block.local_names,
-            several: true,
-            spoils: block.spoils,
-            spoils_unseen: block.spoils_unseen,
-            reads_sequences: block.reads_sequences || self.reads_sequences,
-            notifies: block.notifies || self.notifies,
-            rereads: block.rereads,
-            unseen_path: block.unseen_path,
-            sets: block.sets,
-            changes_catalog: block.changes_catalog,
-            schema: block.schema,
-            resets: block.resets,
-            ..prepared
+            ..block
         }
     }
 }
@@ -138,30 +126,37 @@ mod tests {
             Resetting::Names(names.iter().map(|name| name.as_bytes().into()).collect())
         };
         let one = effects("do $$ begin set work_mem to '9MB'; reset work_mem; end $$");
-        assert_eq!((one.resets, one.vague, one.spoils), (names(&["work_mem"]), false, false));
+        assert_eq!(
+            (&one.resets, one.may(Effect::SetsUnnamed), one.may(Effect::Spoils)),
+            (&names(&["work_mem"]), false, false)
+        );
         assert_eq!(*one.names, [b"work_mem"[..].into()]);
         let custom = effects("do $$ begin reset my.a; reset application_name; end $$");
         assert_eq!(custom.resets, names(&["my.a", "application_name"]));
-        assert!(custom.pins.contains(Part::CustomSetting) && !custom.vague);
+        assert!(custom.pins.contains(Part::CustomSetting) && !custom.may(Effect::SetsUnnamed));
         let more = effects("do $$ begin reset timezone; execute a; end $$");
-        assert!(more.vague && more.resets == names(&["timezone"]));
+        assert!(more.may(Effect::SetsUnnamed) && more.resets == names(&["timezone"]));
         let all = effects("do $$ begin reset all; end $$");
-        assert!(all.vague && all.resets == Resetting::ALL);
+        assert!(all.may(Effect::SetsUnnamed) && all.resets == Resetting::ALL);
     }
 
     #[test]
     fn what_a_block_sets_is_known_by_its_name() {
         let sets = effects("do $$ begin set work_mem to '9MB'; end $$");
-        assert_eq!((sets.resets, sets.vague), (Resetting::No, false));
+        assert_eq!((&sets.resets, sets.may(Effect::SetsUnnamed)), (&Resetting::No, false));
         assert_eq!(*sets.names, [b"work_mem"[..].into()]);
         let updates = effects("do $$ begin update t set a = 1; end $$");
-        assert!(updates.pins.is_empty() && !updates.vague && updates.names.is_empty());
+        assert!(
+            updates.pins.is_empty()
+                && !updates.may(Effect::SetsUnnamed)
+                && updates.names.is_empty()
+        );
         let configures = effects("do $$ begin perform set_config('my.a', b, false); end $$");
         assert_eq!(*configures.names, [b"my.a"[..].into()]);
         for unknown in
             ["do $$ begin execute a; end $$", "do $$ begin perform set_config(a, b, false); end $$"]
         {
-            assert!(effects(unknown).vague, "{unknown}");
+            assert!(effects(unknown).may(Effect::SetsUnnamed), "{unknown}");
         }
         for text in [
             "do $$ begin execute 'create table t (a int)'; end $$",
@@ -180,6 +175,6 @@ mod tests {
         }
         let locks =
             effects("do $$ begin set work_mem to '9MB'; perform pg_advisory_lock(1); end $$");
-        assert!(locks.pins.contains(Part::AdvisoryLock) && !locks.vague);
+        assert!(locks.pins.contains(Part::AdvisoryLock) && !locks.may(Effect::SetsUnnamed));
     }
 }

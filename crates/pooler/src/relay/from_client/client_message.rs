@@ -18,7 +18,7 @@ use crate::parts::statements::client_names::Deallocated;
 use crate::parts::statements::shared::Unnamed;
 use crate::relay::backend::Backend;
 use crate::relay::client::Client;
-use crate::relay::effects::{Effects, Unusual};
+use crate::relay::effects::{Effect, Effects, Unusual};
 use crate::relay::from_client::kinds::bad_length;
 use crate::relay::from_client::passage::Passage;
 use crate::relay::halt::Halt;
@@ -674,12 +674,12 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
     pub(crate) fn before(&mut self, effects: &Effects, restored: bool) -> Result<(), Halt> {
         let with_values = self.effects_of_bound(effects);
         let effects = with_values.as_ref().unwrap_or(effects);
-        if effects.notifies && self.client.must_wait_to_notify(self.backend) {
+        if effects.may(Effect::Notifies) && self.client.must_wait_to_notify(self.backend) {
             self.backend.prepared.forget_replay(); // it has the message already, which is processed again
             return Err(Halt::Full);
         }
         self.before_catalog(effects)?;
-        if effects.reads_sequences {
+        if effects.may(Effect::ReadsSequences) {
             self.before_sequences()?;
         }
         self.client.record_effects(self.backend, effects, restored);

@@ -5,7 +5,7 @@ use crate::parts::sequences::asking::Asks;
 use crate::parts::sequences::drawn_values::Last;
 use crate::relay::backend::{Backend, Reset};
 use crate::relay::client::Client;
-use crate::relay::effects::{Effects, IN_DOUBT, Resetting, Unusual};
+use crate::relay::effects::{Effect, Effects, IN_DOUBT, Resetting, Unusual};
 use crate::relay::socket::Socket;
 use crate::session::part::{Part, PartSet, Undo};
 use crate::session::scan::{ScanOptions, SchemaChange};
@@ -61,15 +61,21 @@ impl<S: Socket> Client<S> {
         if effects.is_none() {
             return;
         }
-        backend.session.doubt_texts(effects.rereads, effects.unseen_path);
+        backend
+            .session
+            .doubt_texts(effects.may(Effect::Rereads), effects.may(Effect::SetsPathUnseen));
         if effects.sets.is_some_and(|from| backend.pool.statements.read_from(from)) {
             backend.session.doubt_plans();
         }
         let unusual = effects.unusual.as_ref();
         let start_values = unusual.is_some_and(|unusual| unusual.changes_start_values);
         // Something was called that the census has not seen: it is taken again.
-        let unseen = effects.spoils && backend.pool.census().is_some_and(|it| it.has_unseen());
-        backend.known.side_effects_mut().note(start_values, effects.changes_catalog || unseen);
+        let unseen =
+            effects.may(Effect::Spoils) && backend.pool.census().is_some_and(|it| it.has_unseen());
+        backend
+            .known
+            .side_effects_mut()
+            .note(start_values, effects.may(Effect::ChangesCatalog) || unseen);
         backend.note_schema_change(effects.schema);
         backend.note_names(effects);
         self.note_resets_within(backend, &effects.resets);
@@ -77,19 +83,19 @@ impl<S: Socket> Client<S> {
         if self.is_session_mode() {
             return self.record_in_session_mode(backend, effects, restored);
         }
-        if effects.notifies {
+        if effects.may(Effect::Notifies) {
             backend.known.notifying_mut().is_due();
         }
         self.record_pins(backend, effects);
         // A server that reports shows it.
         if if backend.known.session_report().is_some() {
-            effects.spoils_unseen
+            effects.may(Effect::SpoilsUnseen)
         } else {
-            effects.spoils
+            effects.may(Effect::Spoils)
         } {
             backend.spoil_for_good();
         }
-        if effects.reads_sequences {
+        if effects.may(Effect::ReadsSequences) {
             if self.session.asks() == Asks::Never {
                 self.session.may_ask();
                 backend.pool.asking().note_question();
@@ -147,10 +153,10 @@ impl<S: Socket> Client<S> {
             self.session.pin_all(pins);
             backend.mark_unverified(new.union(effects.ends.intersection(self.session.pins())));
             if pins.contains(Part::SqlStatement) {
-                let beside = effects.several && effects.sets_beside;
+                let beside = effects.may(Effect::HasSeveral) && effects.may(Effect::SetsBeside);
                 backend.note_sql(&effects.prepares, self.session.desired(), ends_sql, beside);
             }
-            if effects.watches {
+            if effects.may(Effect::Watches) {
                 self.watch_sql_statements();
             }
             if pins.intersects(IN_DOUBT) {

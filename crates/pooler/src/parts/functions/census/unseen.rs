@@ -237,6 +237,7 @@ impl Calls {
 mod tests {
     use super::*;
     use crate::parts::functions::census::{Census, PlanReads};
+    use crate::relay::effects::Effect;
 
     fn census() -> Arc<Census> {
         let mut servers = Names::with_hasher(Keyed(1));
@@ -278,12 +279,18 @@ mod tests {
             "do 'begin perform new_one(1); end'",
             "do $$ begin execute new_one(1); end $$",
         ] {
-            assert!(known.of_text(text.as_bytes()).is_some_and(|found| found.spoils), "{text}");
+            assert!(
+                known.of_text(text.as_bytes()).is_some_and(|found| found.may(Effect::Spoils)),
+                "{text}"
+            );
         }
         for text in
             ["select \"x count\"('t')", "select \"new-1f\" (1)", "select U&\"n\\0065w\"('t')"]
         {
-            assert!(known.of_text(text.as_bytes()).is_some_and(|found| found.spoils), "{text}");
+            assert!(
+                known.of_text(text.as_bytes()).is_some_and(|found| found.may(Effect::Spoils)),
+                "{text}"
+            );
         }
         let mut names = known.take_unseen();
         assert!(names.remove(&b"\""[..]));

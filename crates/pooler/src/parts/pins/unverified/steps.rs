@@ -9,7 +9,7 @@ use crate::parts::settings::timeouts::{ends_transactions_soon, is_cut_off};
 use crate::parts::statements::shared::Statement;
 use crate::relay::backend::Backend;
 use crate::relay::client::Client;
-use crate::relay::effects::{Effects, IN_DOUBT, KEPT_BY_RESET_ALL, Resetting};
+use crate::relay::effects::{Effect, EffectSet, Effects, IN_DOUBT, KEPT_BY_RESET_ALL, Resetting};
 use crate::relay::halt::Halt;
 use crate::relay::host::Host;
 use crate::relay::limits;
@@ -42,8 +42,8 @@ impl<S: Socket> Backend<S> {
         if doubt.names.is_empty() && !doubt.vague {
             doubt.since = pipeline;
         }
-        doubt.vague |= effects.vague;
-        doubt.exact |= effects.several || within;
+        doubt.vague |= effects.may(Effect::SetsUnnamed);
+        doubt.exact |= effects.may(Effect::HasSeveral) || within;
         for name in effects.names.iter().chain(&effects.local_names) {
             doubt.add_name(name);
         }
@@ -56,7 +56,7 @@ impl<S: Socket> Backend<S> {
     pub(crate) fn may_make_temporary(&self, effects: &Effects) -> bool {
         let has_path = |names: &[Box<[u8]>]| names.iter().any(|name| **name == *b"search_path");
         let doubt = self.known.unverified();
-        let is_set = effects.vague || has_path(&effects.names);
+        let is_set = effects.may(Effect::SetsUnnamed) || has_path(&effects.names);
         effects.schema == SchemaChange::All
             && (self.session.may_have_unseen_path()
                 || is_set
@@ -155,7 +155,7 @@ impl<S: Socket> Backend<S> {
     /// The parts in question that the statement leaves unchanged: custom names that the session
     /// has, and that are set until the end of the transaction.
     pub(crate) fn known_to_stay(&self, effects: &Effects) -> PartSet {
-        let stays = !effects.vague
+        let stays = !effects.may(Effect::SetsUnnamed)
             && !effects.names.iter().any(|name| is_custom(name))
             && effects.local_names.iter().all(|name| self.session.applied().get(name).is_some());
         if stays { PartSet::of(&[Part::CustomSetting]) } else { PartSet::EMPTY }
@@ -256,7 +256,8 @@ impl<S: Socket> Client<S> {
             let part = Part::of_setting(name, |_| false);
             self.session.pin_all(part.into_iter().collect());
         }
-        backend.doubt_settings(&Effects { names, several: true, ..Effects::default() });
+        let does = EffectSet::of(&[Effect::HasSeveral]);
+        backend.doubt_settings(&Effects { names, does, ..Effects::default() });
     }
 
     /// Whether its backend, which is at rest, can be given back. If what pins is in doubt, the

@@ -8,7 +8,7 @@
 
 use crate::parts::statements::own_named::NotedStatement;
 use crate::parts::statements::shared::Statement;
-use crate::relay::effects::Effects;
+use crate::relay::effects::{Effect, Effects};
 use crate::relay::from_client::client_message::ClientMessage;
 use crate::relay::halt::Halt;
 use crate::relay::request_queue::Request;
@@ -114,7 +114,8 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
     ) -> Result<NotedStatement, Halt> {
         let now = match text.filter(|_| self.client.has_start_values()) {
             Some((text, effects)) => {
-                let given = match effects.resets_by_parameter && !self.is_in_doubt(text) {
+                let given = match effects.may(Effect::ResetsByParameter) && !self.is_in_doubt(text)
+                {
                     true => calls::of_set_config(text, self.scan_options()),
                     false => Vec::new(),
                 };
@@ -128,7 +129,7 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
     /// The part after the names of the current Bind, of a statement with this text and these
     /// effects, with the client's start values in place of NULLs. `None` if it stays as it is.
     fn with_start_values(&self, text: &[u8], effects: &Effects) -> Option<Vec<u8>> {
-        if !effects.resets_by_parameter || !self.client.has_start_values() {
+        if !effects.may(Effect::ResetsByParameter) || !self.client.has_start_values() {
             return None;
         }
         // (The Parse has decided how a backslash is read.)
