@@ -86,8 +86,10 @@ class Client(threading.Thread):
 
     def adds(self, client):
         self.tried += 1
-        if client.attempt(f"update counts set n = n + 1 where id = {self.number + 1}").sqlstate is None:
-            self.added += 1
+        result = client.attempt(f"update counts set n = n + 1 where id = {self.number + 1}")
+        if result.closed:
+            raise Disconnected
+        self.added += not result.errors
 
     def block(self, client):
         text = self.secret()
