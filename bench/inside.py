@@ -95,7 +95,7 @@ def run_once(cluster, contestant, mode, clients, warm, seconds, programs):
 def measure(cluster, port, pids, mode, clients, warm, seconds):
     with tempfile.TemporaryDirectory() as logs:
         command = [cluster.program("pgbench"), "-h", "127.0.0.1", "-p", str(port), "-U", USER, "-n", "-S", "-M", mode, "-c", str(clients),
-                   "-j", str(min(clients, 2)), "-T", str(warm + seconds + 5), "-P", "1", "-l", "--sampling-rate=0.1", "--log-prefix", f"{logs}/l",
+                   "-j", str(min(clients, 2)), "-T", str(10 * (warm + seconds)), "-P", "1", "-l", "--sampling-rate=0.1", "--log-prefix", f"{logs}/l",
                    DATABASE]  # fmt: skip
         measured = [cluster.process.pid, *pids]
         with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, cwd=logs) as pgbench:
@@ -106,12 +106,14 @@ def measure(cluster, port, pids, mode, clients, warm, seconds):
                     rates.append(float(found[1]))
                     if len(rates) in (warm, warm + seconds):
                         ends.append((time.time(), cpu.tree_cpu_s(measured)))
-        if pgbench.returncode != 0 or len(ends) < 2:
+                if len(ends) == 2:
+                    pgbench.terminate()
+        if len(ends) < 2:
             raise Unavailable(f"pgbench: {''.join(said)[-400:]}")
         (begun, before), (ended, after) = ends
         tps = statistics.mean(rates[warm : warm + seconds])
         lines = (line.split() for name in os.listdir(logs) for line in open(os.path.join(logs, name)))
-        latencies = sorted(int(line[2]) for line in lines if begun < float(line[4]) < ended)
+        latencies = sorted(int(line[2]) for line in lines if len(line) == 6 and begun < float(line[4]) < ended)
     return tps, (after - before) / max(tps * (ended - begun), 1) * 1e6, latencies[int(len(latencies) * 0.99)] / 1000 if latencies else 0.0
 
 
