@@ -94,6 +94,10 @@ static bool broken = false;		/* the client takes no more */
 static bool ended = false;		/* ReadyForQuery has been put */
 static char status;				/* of that */
 static bool failed = false;		/* an error has been put since the last */
+static uint32 sent_bytes = 0;	/* of the answer */
+static uint32 parses = 0;		/* before it */
+static bool parsed = false;		/* the client's own Parse has worked */
+static TimestampTz begun;
 static uint32 names_left = 0;	/* that the server has not answered yet */
 
 /* The settings that this session has for its clients. */
@@ -155,6 +159,7 @@ send_output(bool waits)
 		if (sent > 0)
 		{
 			output_sent += sent;
+			sent_bytes += sent;
 			since = 0;
 		}
 		else if (errno == EINTR)
@@ -206,6 +211,8 @@ put(char kind, const char *body, size_t length)
 	}
 	else if (kind == 'E')
 		failed = true;
+	else if (kind == '1')
+		parsed = true;
 	if (phase == PHASE_PARSING || phase == PHASE_NAMING || (kind == 'S' && is_unsaid(body)))
 		return;
 	header[0] = kind;
@@ -280,7 +287,7 @@ feed_server(const char *bytes, uint32 count)
 	if (sent != count)
 		ereport(FATAL, (errmsg("hawser: a message of %u bytes did not fit into a socket pair", count)));
 	MyProcPort->sock = feed[0];
-	ended = failed = false;
+	ended = failed = parsed = false;
 }
 
 /* The length of the message at `at`, if it is whole and of this kind; 0: it is not. */
@@ -320,6 +327,32 @@ is_tail(uint32 at)
 		memcmp(input + at + sizeof(execute) + 4, sync, sizeof(sync)) == 0;
 }
 
+/* The body of the Parse of the unnamed statement with which the input begins, after the name; its length, or 0. */
+static uint32
+unnamed_body(const char **body)
+{
+	uint32		end = whole(0, 'P');
+
+	*body = input + HEADER_BYTES + 1;
+	return end <= HEADER_BYTES + 1 || input[HEADER_BYTES] != '\0' ? 0 : end - HEADER_BYTES - 1;
+}
+
+/* Whether the input is a Parse of the unnamed statement, its Bind to the unnamed portal, and the rest. */
+static bool
+is_unnamed(void)
+{
+	const char *body;
+	uint32		bytes = unnamed_body(&body);
+	uint32		bind = HEADER_BYTES + 1 + bytes;
+	uint32		bind_bytes;
+
+	if (bytes == 0 || bytes > UNNAMED_BYTES || memchr(body, '\0', bytes) == NULL)
+		return false;
+	bind_bytes = whole(bind, 'B');
+	return bind_bytes > HEADER_BYTES + 2 && input[bind + HEADER_BYTES] == '\0' && input[bind + HEADER_BYTES + 1] == '\0' &&
+		is_tail(bind + bind_bytes) && inside_is_plain(body);
+}
+
 static void
 put_message(char *out, uint32 *at, char kind, const char *parts[], const uint32 lengths[], int count)
 {
@@ -339,6 +372,8 @@ put_message(char *out, uint32 *at, char kind, const char *parts[], const uint32 
 }
 
 static const char sync_message[] = {'S', 0, 0, 0, 4};
+/* Close of the unnamed statement, and Sync. */
+static const char no_unnamed[] = {'C', 0, 0, 0, 6, 'S', 0, 'S', 0, 0, 0, 4};
 
 /* A pipeline of a named statement: with the shared name. False: it is for the pooler. */
 static bool
@@ -361,10 +396,9 @@ take_named(uint32 bind_end, bool *missing)
 			return false;
 		if (own_bytes != name_bytes - 1 || memcmp(own, input + name_at, own_bytes) != 0)
 			continue;
-		if (!inside_is_plain(name.body))
-			return false;
 		*missing = FetchPreparedStatement(name.shared, false) == NULL;
-		if (*missing && name.body_bytes > INPUT_BYTES_MAX)
+		/* one that is there has passed */
+		if (*missing && (name.body_bytes > INPUT_BYTES_MAX || !inside_is_plain(name.body)))
 			return false;
 		rewritten_bytes = 0;
 		put_message(rewritten, &rewritten_bytes, 'B',
@@ -402,7 +436,13 @@ take_input(bool *missing)
 	{
 		if (text_at(HEADER_BYTES, first) != first - HEADER_BYTES || !inside_is_plain(input + HEADER_BYTES))
 			return false;
-		room_note_query(&client);
+		/* any Query ends it */
+		room_note_unnamed(&client, NULL, 0);
+		return true;
+	}
+	if (is_unnamed())
+	{
+		room_note_unnamed(&client, NULL, 0);
 		return true;
 	}
 	if ((first = whole(0, 'B')) > HEADER_BYTES + 2)
@@ -428,9 +468,12 @@ is_among(const char *name, const char *texts, uint32 bytes)
 }
 
 static void
-set_to(const char *name, const char *value)
+set_to(const char *name, const char *value, GucSource source)
 {
-	if (set_config_option(name, value, rights, PGC_S_SESSION, GUC_ACTION_SET, true, WARNING, false) <= 0)
+	int			done = set_config_option(name, value, rights, source, GUC_ACTION_SET, true, WARNING, false);
+
+	/* -1: below what is in force, as what RESET gives may be */
+	if (done == 0 || (done < 0 && source == PGC_S_SESSION))
 		ereport(FATAL, (errmsg("hawser: setting \"%s\" could not be given to a client", name)));
 }
 
@@ -471,7 +514,7 @@ apply_settings(void)
 	uint32		id,
 				bytes;
 
-	if (!room_settings(&client, &id, &texts, &bytes))
+	if (!room_settings(&client, R_SET, &id, &texts, &bytes))
 		return false;
 	if (id == applied_id)
 		return true;
@@ -480,7 +523,7 @@ apply_settings(void)
 	for (const char *at = applied; at < applied + applied_bytes;)
 	{
 		if (!is_among(at, texts, bytes))
-			set_to(at, NULL);
+			set_to(at, NULL, PGC_S_SESSION);
 		at += strlen(at) + 1;
 		at += strlen(at) + 1;
 	}
@@ -488,7 +531,7 @@ apply_settings(void)
 	{
 		const char *value = at + strlen(at) + 1;
 
-		set_to(at, value);
+		set_to(at, value, PGC_S_SESSION);
 		at = value + strlen(value) + 1;
 	}
 	applied = applied == NULL ? MemoryContextAlloc(TopMemoryContext, bytes + 1) : repalloc(applied, bytes + 1);
@@ -497,6 +540,28 @@ apply_settings(void)
 	applied_id = id;
 	state_take_as_given();
 	return true;
+}
+
+/* What the client has started with is what RESET gives it from now on. */
+static void
+give_start(void)
+{
+	const char *texts;
+	uint32		id,
+				bytes;
+
+	if (!room_settings(&client, R_START, &id, &texts, &bytes) || id >= SETS_MAX || !may_apply(id, texts, bytes))
+		ereport(FATAL, (errmsg("hawser: the settings that a client started with cannot be given to it")));
+	for (const char *at = texts; at < texts + bytes;)
+	{
+		const char *value = at + strlen(at) + 1;
+		char	   *now = GetConfigOptionByName(at, NULL, true);
+
+		set_to(at, value, PGC_S_CLIENT);
+		if (now != NULL)
+			set_to(at, now, PGC_S_SESSION);
+		at = value + strlen(value) + 1;
+	}
 }
 
 /* Clients. */
@@ -532,6 +597,8 @@ serve_next(void)
 		}
 		input_bytes = Max(got, 0);
 		broken = false;
+		sent_bytes = parses = 0;
+		begun = GetCurrentTimestamp();
 		/* one that this backend was to end before must not get its last words */
 		if (got > 0 && !ProcDiePending && apply_settings() && take_input(&missing))
 		{
@@ -560,6 +627,7 @@ after_parse(void)
 		serve_next();
 		return;
 	}
+	parses++;
 	phase = PHASE_SERVING;
 	feed_server(rewritten, rewritten_bytes);
 }
@@ -568,6 +636,7 @@ after_parse(void)
 static void
 keep(void)
 {
+	give_start();
 	home->comm_reset();
 	PqCommMethods = home;
 	MyProcPort->sock = client.fd;
@@ -577,18 +646,29 @@ keep(void)
 	room_keep(&client);
 }
 
+/* Each by itself: one that fails leaves the others. */
+static void
+append_parse(StringInfo out, const char *name, uint32 name_bytes, const char *body, uint32 body_bytes)
+{
+	uint32		length = pg_hton32(4 + name_bytes + 1 + body_bytes);
+
+	appendStringInfoChar(out, 'P');
+	appendBinaryStringInfo(out, (char *) &length, 4);
+	appendBinaryStringInfo(out, name, name_bytes);
+	appendStringInfoChar(out, '\0');
+	appendBinaryStringInfo(out, body, body_bytes);
+	appendBinaryStringInfo(out, sync_message, sizeof(sync_message));
+}
+
 /* A transaction has left something: first the client gets its statements under its own names. */
 static void
 begin_to_keep(void)
 {
 	uint32		count = room_name_count(&client);
 	StringInfoData names;
+	const char *body;
+	uint32		bytes;
 
-	if (count == 0)
-	{
-		keep();
-		return;
-	}
 	if (status != 'I')
 		ereport(FATAL, (errmsg("hawser: a plain statement has left a transaction open")));
 	initStringInfo(&names);
@@ -596,24 +676,23 @@ begin_to_keep(void)
 	{
 		InsideName	name;
 		const char *own;
-		uint32		own_bytes,
-					length;
+		uint32		own_bytes;
 
 		if (!room_name(&client, i, &name, &own, &own_bytes))
 			ereport(FATAL, (errmsg("hawser: a client's statements cannot be read")));
-		length = pg_hton32(4 + own_bytes + 1 + name.body_bytes);
-		appendStringInfoChar(&names, 'P');
-		appendBinaryStringInfo(&names, (char *) &length, 4);
-		appendBinaryStringInfo(&names, own, own_bytes);
-		appendStringInfoChar(&names, '\0');
-		appendBinaryStringInfo(&names, name.body, name.body_bytes);
-		/* each by itself: one that fails leaves the others */
-		appendBinaryStringInfo(&names, sync_message, sizeof(sync_message));
+		append_parse(&names, own, own_bytes, name.body, name.body_bytes);
 	}
+	/* this session may have that of another client */
+	if (!room_unnamed(&client, &body, &bytes))
+		ereport(FATAL, (errmsg("hawser: a client's statements cannot be read")));
+	if (bytes > 0)
+		append_parse(&names, "", 0, body, bytes);
+	else
+		appendBinaryStringInfo(&names, no_unnamed, sizeof(no_unnamed));
 	if (names.len > INPUT_BYTES_MAX)
 		ereport(FATAL, (errmsg("hawser: a client has more statements than a session of its own can be given")));
 	phase = PHASE_NAMING;
-	names_left = count;
+	names_left = count + 1;
 	feed_server(names.data, names.len);
 	pfree(names.data);
 }
@@ -623,6 +702,12 @@ after_answer(void)
 {
 	bool		left = state_take_mark();
 
+	const char *body;
+	uint32		bytes = parsed ? unnamed_body(&body) : 0;
+
+	if (bytes > 0)
+		room_note_unnamed(&client, body, bytes);
+	room_count(input_bytes, sent_bytes, input[0] != 'Q', parses + (bytes > 0), GetCurrentTimestamp() - begun);
 	if (broken)
 	{
 		/* what it has left would be the next client's */

@@ -34,6 +34,7 @@
 #include "commands/async.h"
 #include "libpq/pqsignal.h"
 #include "miscadmin.h"
+#include "port/pg_bitutils.h"
 #include "postmaster/interrupt.h"
 #include "storage/ipc.h"
 #include "storage/latch.h"
@@ -51,6 +52,7 @@
 #define CANCEL_WAIT_MS 10000
 /* Clients that have sent more while they were served, and are served again. */
 #define AGAIN_MAX 64
+#define SLOTS_FIRST (HEADER_WORDS + BACKENDS * BACKEND_WORDS)
 
 static int	control = -1;
 static int	ready_set = -1;
@@ -59,6 +61,7 @@ static uint32 word_count;
 static uint32 slot_count;
 static uint32 arena_first;
 static uint32 own_number;
+static volatile uint32 *counted;	/* words of this backend */
 
 /* Descriptors of clients, by slot. */
 typedef struct Known
@@ -78,7 +81,7 @@ static uint32 served = PG_UINT32_MAX;	/* slot that this backend owns */
 static pg_atomic_uint32 *
 word(uint32 slot, int which)
 {
-	return (pg_atomic_uint32 *) &words[HEADER_WORDS + slot * SLOT_WORDS + which];
+	return (pg_atomic_uint32 *) &words[SLOTS_FIRST + slot * SLOT_WORDS + which];
 }
 
 static bool
@@ -322,11 +325,35 @@ let_cancel_arrive(uint32 slot)
 	QueryCancelPending = false;
 }
 
-/* It runs a Query: its unnamed statement ends. */
+/* A transaction of the client that is served has ended, after so many us. */
 void
-room_note_query(const InsideClient *client)
+room_count(uint32 received, uint32 sent, bool binds, uint32 parses, int64 us)
 {
-	pg_atomic_write_u32(word(client->slot, S_QUERIED), 1);
+	uint32		time = Max(0, Min(us, PG_INT32_MAX));
+	int			class = time <= 50 ? 0 : pg_leftmost_one_pos32((time - 1) / 50) + 1;
+
+	counted[B_TRANSACTIONS]++;
+	counted[B_RECEIVED] += received;
+	counted[B_SENT] += sent;
+	counted[B_BINDS] += binds;
+	counted[B_PARSES] += parses;
+	counted[B_TIME_US] += time;
+	counted[B_CLASSES + Min(class, CLASSES - 1)]++;
+}
+
+static char *
+unnamed_of(uint32 slot)
+{
+	return (char *) &words[SLOTS_FIRST + slot_count * SLOT_WORDS + slot * UNNAMED_WORDS];
+}
+
+/* It has this unnamed statement from now on, of which no part is too long; no bytes: none. */
+void
+room_note_unnamed(const InsideClient *client, const char *body, uint32 bytes)
+{
+	if (bytes > 0)
+		memcpy(unnamed_of(client->slot), body, bytes);
+	pg_atomic_write_u32(word(client->slot, S_UNNAMED), bytes + 1);
 }
 
 /* It waits for its next message from now on, where any backend gets it. */
@@ -416,18 +443,18 @@ record_of(const InsideClient *client, uint32 *length)
 	return in_arena(first, *length * sizeof(uint32));
 }
 
-/* The client's settings: texts that end with NUL, two by two. */
+/* The client's settings, R_SET or R_START: texts that end with NUL, two by two. */
 bool
-room_settings(const InsideClient *client, uint32 *id, const char **texts, uint32 *bytes)
+room_settings(const InsideClient *client, uint32 which, uint32 *id, const char **texts, uint32 *bytes)
 {
 	uint32		length;
 	const uint32 *record = record_of(client, &length);
 
 	if (record == NULL)
 		return false;
-	*id = record[R_SET_ID];
-	*bytes = record[R_SET_BYTES];
-	*texts = *id == 0 ? "" : (const char *) in_arena(record[R_SET], *bytes);
+	*id = record[which + SET_ID];
+	*bytes = record[which + SET_BYTES];
+	*texts = *id == 0 ? "" : (const char *) in_arena(record[which + SET_TEXTS], *bytes);
 	return *texts != NULL && (*id == 0 || (*bytes > 0 && (*texts)[*bytes - 1] == '\0'));
 }
 
@@ -440,43 +467,66 @@ room_name_count(const InsideClient *client)
 	return record == NULL ? 0 : record[R_NAMES];
 }
 
+/* Where the name of this number is in a record, or what comes after the last; 0: beyond its end. */
+static uint32
+name_at(const uint32 *record, uint32 length, uint32 index)
+{
+	uint32		at = RECORD_WORDS;
+
+	for (uint32 i = 0; i < index; i++)
+	{
+		if (at + NAME_WORDS > length || record[at + N_BYTES] > NAMEDATALEN * 4)
+			return 0;
+		at += NAME_WORDS + TYPEALIGN(4, record[at + N_BYTES]) / 4;
+	}
+	return at <= length ? at : 0;
+}
+
 /* What the client's name of this number stands for. */
 bool
 room_name(const InsideClient *client, uint32 index, InsideName *name, const char **own, uint32 *own_bytes)
 {
 	uint32		length;
 	const uint32 *record = record_of(client, &length);
-	uint32		at = RECORD_WORDS;
+	const uint32 *entry;
+	const char *blob;
 
-	if (record == NULL)
+	if (record == NULL || index >= record[R_NAMES] || name_at(record, length, index + 1) == 0)
 		return false;
-	for (uint32 i = 0;; i++)
-	{
-		const uint32 *entry = record + at;
-		uint32		text_words;
-		const char *blob;
+	entry = record + name_at(record, length, index);
+	blob = (const char *) in_arena(entry[N_BODY], entry[N_BODY_BYTES]);
+	if (blob == NULL || memchr(blob, '\0', Min(entry[N_BODY_BYTES], NAMEDATALEN)) == NULL)
+		return false;
+	name->id = entry[N_ID];
+	name->shared = blob;
+	name->body = blob + strlen(blob) + 1;
+	name->body_bytes = entry[N_BODY_BYTES] - (name->body - blob);
+	*own = (const char *) (entry + NAME_WORDS);
+	*own_bytes = entry[N_BYTES];
+	return memchr(name->body, '\0', name->body_bytes) != NULL;
+}
 
-		if (at + NAME_WORDS > length)
-			return false;
-		text_words = (entry[N_BYTES] + 3) / 4;
-		if (entry[N_BYTES] > NAMEDATALEN * 4 || at + NAME_WORDS + text_words > length)
-			return false;
-		if (i < index)
-		{
-			at += NAME_WORDS + text_words;
-			continue;
-		}
-		blob = (const char *) in_arena(entry[N_BODY], entry[N_BODY_BYTES]);
-		if (blob == NULL || memchr(blob, '\0', Min(entry[N_BODY_BYTES], NAMEDATALEN)) == NULL)
-			return false;
-		name->id = entry[N_ID];
-		name->shared = blob;
-		name->body = blob + strlen(blob) + 1;
-		name->body_bytes = entry[N_BODY_BYTES] - (name->body - blob);
-		*own = (const char *) (entry + NAME_WORDS);
-		*own_bytes = entry[N_BYTES];
-		return memchr(name->body, '\0', name->body_bytes) != NULL;
+/* The client's unnamed statement: the body of its Parse, after the name; no bytes: it has none. */
+bool
+room_unnamed(const InsideClient *client, const char **body, uint32 *bytes)
+{
+	uint32		count = pg_atomic_read_u32(word(client->slot, S_UNNAMED));
+	uint32		length,
+				at;
+	const uint32 *record;
+
+	if (count > 0)
+	{
+		*body = unnamed_of(client->slot);
+		*bytes = count - 1;
+		return *bytes <= UNNAMED_BYTES;
 	}
+	record = record_of(client, &length);
+	if (record == NULL || (at = name_at(record, length, record[R_NAMES])) == 0)
+		return false;
+	*body = (const char *) (record + at);
+	*bytes = record[R_UNNAMED_BYTES];
+	return *bytes <= (length - at) * sizeof(uint32);
 }
 
 /* Whether statements may have another meaning than when their clients prepared them. */
@@ -528,7 +578,7 @@ map_memory(int fd)
 
 	/* memory that shrinks would end this process, and so the server, by a signal */
 	if (seals < 0 || (seals & (F_SEAL_SHRINK | F_SEAL_GROW)) != (F_SEAL_SHRINK | F_SEAL_GROW) ||
-		fstat(fd, &size) != 0 || size.st_size < HEADER_WORDS * sizeof(uint32) ||
+		fstat(fd, &size) != 0 || size.st_size < SLOTS_FIRST * sizeof(uint32) ||
 		size.st_size > (off_t) PG_INT32_MAX)
 		ereport(ERROR, (errmsg("the pooler's memory is not what a room needs")));
 	words = mmap(NULL, size.st_size, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
@@ -541,7 +591,7 @@ map_memory(int fd)
 	slot_count = words[H_SLOTS];
 	arena_first = words[H_ARENA];
 	if (words[H_MAGIC] != INSIDE_MAGIC || words[H_VERSION] != INSIDE_VERSION || words[H_WORDS] != word_count ||
-		arena_first > word_count || slot_count > (arena_first - HEADER_WORDS) / SLOT_WORDS)
+		arena_first > word_count || arena_first < SLOTS_FIRST || slot_count > (arena_first - SLOTS_FIRST) / (SLOT_WORDS + UNNAMED_WORDS))
 		ereport(ERROR, (errmsg("the pooler's room is of another version")));
 }
 
@@ -565,11 +615,12 @@ room_enter(const char *control_socket, const char *token)
 	if (!local_may_listen(control, address.sun_path))
 		ereport(ERROR, (errmsg("what listens at \"%s\" is of a user who may not", address.sun_path)));
 	if (!say(TO_POOLER_HELLO, INSIDE_VERSION, MyProcPid, token, strlen(token)) || !hear(&answer, fds) ||
-		answer.kind != TO_BACKEND_WELCOME || fds[1] < 0)
+		answer.kind != TO_BACKEND_WELCOME || answer.generation >= BACKENDS || fds[1] < 0)
 		ereport(ERROR, (errmsg("the pooler at \"%s\" has no room for this session", address.sun_path)));
 	own_number = answer.slot;
 	ready_set = fds[0];
 	map_memory(fds[1]);
+	counted = words + HEADER_WORDS + answer.generation * BACKEND_WORDS;
 	close(fds[1]);
 	on_proc_exit(at_exit, (Datum) 0);
 }

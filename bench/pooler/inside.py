@@ -3,8 +3,9 @@
 
     python3 bench/pooler/inside.py [--clients 1,10,100,1000] [--modes prepared,simple] [--rounds 5] [--seconds 5]
 
-pgbench -S against a throw-away server with the extension; each run starts its own Hawser. The CPU is that of the server and of
-Hawser by their CPU clocks. HAWSER names the program, PROXY another one for the proxy alone (a release build, where HAWSER is none).
+pgbench -S against a throw-away server with the extension; each run starts its own Hawser. Each is measured once its clients have
+been at work for --warm seconds: by then those that go inside are there. The CPU is that of the server and of Hawser by
+their CPU clocks. HAWSER names the program, PROXY another one for the proxy alone (a release build, where HAWSER is none).
 """
 
 import argparse
@@ -86,34 +87,38 @@ class Hawser:
         stop(self.process, signal.SIGTERM, 10)
 
 
-def run_once(cluster, contestant, mode, clients, seconds, programs):
+def run_once(cluster, contestant, mode, clients, warm, seconds, programs):
     """(transactions a second, CPU us of each, p99 in ms)."""
     if contestant == "direct":
-        return measure(cluster, cluster.port, [], mode, clients, seconds)
+        return measure(cluster, cluster.port, [], mode, clients, warm, seconds)
     with Hawser(cluster, programs[contestant], contestant == "inside") as hawser:
-        # The first transactions go by the proxy.
-        measure(cluster, hawser.port, [], mode, clients, 2)
-        return measure(cluster, hawser.port, [hawser.process.pid], mode, clients, seconds)
+        return measure(cluster, hawser.port, [hawser.process.pid], mode, clients, warm, seconds)
 
 
-def measure(cluster, port, pids, mode, clients, seconds):
+def measure(cluster, port, pids, mode, clients, warm, seconds):
     with tempfile.TemporaryDirectory() as logs:
         command = [cluster.program("pgbench"), "-h", "127.0.0.1", "-p", str(port), "-U", USER, "-n", "-S", "-M", mode, "-c", str(clients),
-                   "-j", str(min(clients, 2)), "-T", str(seconds), "-l", "--sampling-rate=0.1", "--log-prefix", f"{logs}/l",
+                   "-j", str(min(clients, 2)), "-T", str(10 * (warm + seconds)), "-P", "1",
+                   "-l", "--sampling-rate=0.1", "--log-prefix", f"{logs}/l",
                    DATABASE]  # fmt: skip
         measured = [cluster.process.pid, *pids]
-        before = cpu.tree_cpu_s(measured)
-        ran = subprocess.run(command, capture_output=True, text=True, cwd=logs)
-        used = cpu.tree_cpu_s(measured) - before
-        if ran.returncode != 0:
-            raise Unavailable(f"pgbench: {ran.stderr.strip()[-400:]}")
-        if "tps = " not in ran.stdout and seconds < 60:
-            # A machine that is busy with other things: not all clients were connected by then.
-            return measure(cluster, port, pids, mode, clients, seconds * 2)
-        tps = float(re.search(r"tps = ([\d.]+)", ran.stdout)[1])
-        count = int(re.search(r"actually processed: (\d+)", ran.stdout)[1])
-        latencies = sorted(int(line.split()[2]) for name in os.listdir(logs) for line in open(os.path.join(logs, name)))
-    return tps, used / max(count, 1) * 1e6, latencies[int(len(latencies) * 0.99)] / 1000 if latencies else 0.0
+        with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, cwd=logs) as pgbench:
+            ends, rates, said = [], [], []
+            for line in pgbench.stderr:
+                said.append(line)
+                if found := re.match(r"progress: .* ([\d.]+) tps", line):
+                    rates.append(float(found[1]))
+                    if len(rates) in (warm, warm + seconds):
+                        ends.append((time.time(), cpu.tree_cpu_s(measured)))
+                if len(ends) == 2:
+                    pgbench.terminate()
+        if len(ends) < 2:
+            raise Unavailable(f"pgbench: {''.join(said)[-400:]}")
+        (begun, before), (ended, after) = ends
+        tps = statistics.mean(rates[warm : warm + seconds])
+        lines = (line.split() for name in os.listdir(logs) for line in open(os.path.join(logs, name)))
+        latencies = sorted(int(line[2]) for line in lines if len(line) == 6 and begun < float(line[4]) < ended)
+    return tps, (after - before) / max(tps * (ended - begun), 1) * 1e6, latencies[int(len(latencies) * 0.99)] / 1000 if latencies else 0.0
 
 
 def main():
@@ -121,6 +126,7 @@ def main():
     parser.add_argument("--clients", default="1,10,100,1000")
     parser.add_argument("--modes", default="prepared,simple")
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--warm", type=int, default=4)
     parser.add_argument("--seconds", type=int, default=5)
     parser.add_argument("--contestants", default="direct,proxy,inside")
     arguments = parser.parse_args()
@@ -139,7 +145,7 @@ def main():
                     found = {name: [] for name in contestants}
                     for _ in range(arguments.rounds):
                         for name in contestants:
-                            found[name].append(run_once(cluster, name, mode, clients, arguments.seconds, programs))
+                            found[name].append(run_once(cluster, name, mode, clients, arguments.warm, arguments.seconds, programs))
                             time.sleep(0.2)
                     for name, runs in found.items():
                         tps, us, p99 = (statistics.median(column) for column in zip(*runs))

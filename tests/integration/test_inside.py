@@ -6,10 +6,13 @@ The extension is built from extension/ and preloaded by its path; nothing is ins
 import contextlib
 import os
 import signal
+import subprocess
 import time
 
 from harness import extension
 from harness import messages as m
+from harness.pooler import binary
+from harness.postgres import SECRETS
 from harness.suite import Skip, equal, limit, pooler_only, until
 from harness.wire import Disconnected, ServerError
 from integration.test_session_extension import library
@@ -24,6 +27,7 @@ create table counts (id int primary key, n int);
 insert into counts select i, 0 from generate_series(1, 20) i;
 grant all on counts to public;
 create function sets(value text) returns text language sql as $$ select set_config('work_mem', value, false) $$;
+create function sets_geqo(value text) returns text language sql as $$ select set_config('geqo', value, false) $$;
 create function makes() returns int language plpgsql as $$ begin create temporary table made (i int); return 1; end $$;
 """
 
@@ -136,6 +140,90 @@ def test_a_named_statement_is_run_inside_under_its_shared_name(env):
 
 @pooler_only
 @limit(120)
+def test_the_unnamed_statement_is_run_inside_and_stays_its_clients(env):
+    with inside(env) as target:
+        clients = [connect(env, target) for _ in range(4)]
+        goes_in(env, target, *clients)
+        for _ in range(10):
+            for i, client in enumerate(clients):
+                result = client.exchange(m.run(f"select $1::int + {i}", ["7"]), m.SYNC)
+                equal((result.sqlstate, result.rows), (None, [(str(7 + i),)]))
+        equal(states(target).count("inside"), 4, "clients that are still inside")
+        for i, client in enumerate(clients):  # without another Parse: outside
+            equal(client.exchange(m.bind(values=["8"]), m.execute(), m.SYNC).rows, [(str(8 + i),)])
+        goes_in(env, target, *clients)
+        one, other, third, fourth = clients
+        for _ in range(SIZE * 2):  # in each backend
+            equal(other.exchange(m.run("select $1::int + 20", ["7"]), m.SYNC).rows, [("27",)])
+        equal(one.exchange(m.run("select no_such_column"), m.SYNC).sqlstate, "42703")
+        equal(third.value("select sets('9MB')"), "9MB", "a Query after which it keeps its backend")
+        equal(fourth.exchange(m.run("select sets($1)", ["9MB"]), m.SYNC).rows, [("9MB",)])
+        equal(one.exchange(m.bind(values=["8"]), m.execute(), m.SYNC).sqlstate, "26000", "a Parse that fails leaves none")
+        equal(third.exchange(m.bind(values=["8"]), m.execute(), m.SYNC).sqlstate, "26000", "a Query leaves none")
+        equal(fourth.exchange(m.bind(values=["8MB"]), m.execute(), m.SYNC).rows, [("8MB",)])
+        equal(other.exchange(m.bind(values=["8"]), m.execute(), m.SYNC).rows, [("28",)])
+
+
+@pooler_only
+@limit(120)
+def test_what_runs_inside_is_counted(env):
+    with inside(env) as target:
+        client = connect(env, target)
+        goes_in(env, target, client)
+
+        def counted():
+            row = next(row for row in target.pooler.show("STATS") if row["database"] == "room")
+            page = target.pooler.http("/metrics")[1]
+            counters = (line for line in page.splitlines() if line.startswith("hawser_transactions_inside_total"))
+            inside = next(line for line in counters if 'database="room"' in line)
+            return int(row["total_xact_count"]), int(row["total_sent"]), int(float(inside.split()[-1]))
+        before = counted()
+        for _ in range(50):
+            client.value("select repeat('x', 1000)")
+        equal(states(target), ["inside"])
+
+        def has_more():
+            now = counted()
+            more = [now[i] - before[i] for i in range(3)]
+            return more[0] == more[2] == 50 and more[1] > 50_000
+        until(has_more, "50 more transactions are counted", 10)
+
+
+def check(target):
+    command = [binary(), "check", "-c", str(target.pooler.config)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, cwd=target.pooler.directory)
+    return [line for line in done.stdout.splitlines() if "inside" in line or "themselves" in line or "itself" in line]
+
+
+@pooler_only
+@limit(120)
+def test_check_says_whether_a_server_can_serve_clients(env):
+    with inside(env) as target:
+        def is_said(text):
+            lines = check(target)
+            return len(lines) == 1 and text in lines[0]
+        config = target.pooler.config
+
+        target.pooler.write(user="app", password=SECRETS["app"])
+
+        def name():
+            config.write_text(config.read_text().replace('name = "*"', 'name = "room"'))
+        assert is_said("depends on the database"), check(target)
+        name()
+        assert is_said("can serve clients itself"), check(target)
+        with env.cluster.superuser("room") as owner:
+            owner.execute("alter role app set idle_session_timeout = '1h'")
+            assert is_said("idle_session_timeout"), check(target)
+            owner.execute("alter role app reset idle_session_timeout")
+            owner.execute("drop schema hawser cascade")
+        assert is_said("CREATE EXTENSION hawser"), check(target)
+        target.pooler.write(query_timeout="5s")
+        name()
+        assert is_said("`query_timeout`"), check(target)
+
+
+@pooler_only
+@limit(120)
 def test_what_is_not_plain_is_run_outside(env):
     with inside(env) as target:
         one, other = connect(env, target), connect(env, target)
@@ -175,6 +263,22 @@ def test_what_a_function_leaves_stays_with_its_client(env):
         one.close()
         other.close()
         equal(third.value("select current_setting('work_mem')"), "4MB")
+
+
+@pooler_only
+@limit(120)
+def test_a_client_that_keeps_its_backend_resets_to_what_it_started_with(env):
+    with inside(env) as target:
+        client = connect(env, target, application_name="mine", options="-c work_mem=7MB -c my.own=start")
+        client.execute("set work_mem = '4MB'; set my.own = 'later'")
+        goes_in(env, target, client)
+        ask = "select current_setting('work_mem'), current_setting('my.own'), current_setting('application_name'), current_setting('geqo')"
+        equal(client.value("select sets_geqo('off')"), "off")
+        equal(client.rows(ask), [("4MB", "later", "mine", "off")])
+        client.execute("reset my.own")
+        equal(client.rows(ask), [("4MB", "start", "mine", "off")])
+        client.execute("discard all")
+        equal(client.rows(ask), [("7MB", "start", "mine", "on")])
 
 
 @pooler_only

@@ -9,6 +9,7 @@
 import collections
 import contextlib
 import multiprocessing
+import os
 import random
 import threading
 import time
@@ -22,6 +23,7 @@ from harness import extension
 SETTINGS = {"pool_size": 4, "max_pinned": 0, "query_wait_timeout": "35s"}
 USERS = list(ROLES)
 POOLER_ROLE = "isolated_pooler"  # owns the server connections that users share
+INSIDE_SIZE = 2
 PROCESSES = 4
 SESSIONS_A_PROCESS = 10
 # After the time is over, until what is under way has ended.
@@ -67,6 +69,23 @@ def shared(cluster, directory, library):
                     owner.execute("drop schema hawser cascade")
             with cluster.superuser("postgres") as owner:
                 owner.execute(f"drop role {POOLER_ROLE}")
+
+
+@contextlib.contextmanager
+def inside(cluster, directory, library, control_socket):
+    """The server serves clients itself meanwhile. The value is the settings of the pooler for that, and what its file ends with."""
+    secret = extension.secret_file(directory, "server-isolation.secret", "x" * 32, "postgres")
+    more = f"hawser.inside = on\nhawser.control_sockets = '{control_socket}'\nsession_preload_libraries = 'plpgsql'\n"
+    with extension.preloaded(cluster, library, secret, POOLER_ROLE, more):
+        for database in ("app", "other"):
+            with cluster.superuser(database) as owner:
+                owner.execute(extension.functions(library))
+        try:
+            yield {"inside_size": INSIDE_SIZE}, 'user = "postgres"\n' if os.geteuid() == 0 else ""
+        finally:
+            for database in ("app", "other"):
+                with cluster.superuser(database) as owner:
+                    owner.execute("drop schema hawser cascade")
 
 
 def mismatches(pooler):

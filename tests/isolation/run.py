@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
 """The isolation test by hand: 40 sessions with the same names and a secret each, on four server connections.
 
-    tests/isolation/run.py [--seed N] [--seconds N] [--seeds N] [--direct | --extension | --shared] [--pool-size N] [--deaths SECONDS]
-    [--keep]
+    tests/isolation/run.py [--seed N] [--seconds N] [--seeds N] [--direct | --extension | --shared | --inside] [--pool-size N]
+    [--deaths SECONDS] [--keep]
 
 Every byte that a session receives is searched for the secrets of others, and every answer compared with the one that a
 server of its own would give. --direct is the control: PostgreSQL itself, which must find nothing. --extension loads the
-extension into the server, --shared lets users share its connections as well. The last line is `N passed, N failed, 0 skipped`, in seeds.
+extension into the server, --shared lets users share its connections as well, --inside lets the server serve clients itself. The last
+line is `N passed, N failed, 0 skipped`, in seeds.
 """
 
 import argparse
@@ -35,6 +36,7 @@ def arguments():
     ways.add_argument("--direct", action="store_true", help="without a pooler")
     ways.add_argument("--extension", action="store_true", help="the server has the extension")
     ways.add_argument("--shared", action="store_true", help="the server has the extension, and users share its connections")
+    ways.add_argument("--inside", action="store_true", help="the server has the extension, and serves clients itself")
     options.add_argument("--pool-size", type=int, default=crowd.SETTINGS["pool_size"], help="server connections (default %(default)s)")
     options.add_argument("--deaths", type=float, help="end a server process at random, about each so many seconds")
     options.add_argument("--keep", action="store_true", help="leave the directories behind, and say where")
@@ -45,7 +47,7 @@ def main():
     chosen = arguments()
     directory = tempfile.mkdtemp(prefix="hawser-isolation-")
     cluster = postgres.Cluster(directory, postgres.bin_directories()[0])
-    pooler, failed, has, settings = None, 0, contextlib.ExitStack(), {}
+    pooler, failed, has, settings, append = None, 0, contextlib.ExitStack(), {}, ""
     try:
         cluster.create()
         crowd.prepare(cluster)
@@ -53,8 +55,12 @@ def main():
             has.enter_context(extension.loaded(cluster, extension.build(cluster, directory), crowd.USERS))
         if chosen.shared:
             settings = has.enter_context(crowd.shared(cluster, directory, extension.build(cluster, directory)))
+        if chosen.inside:
+            library = extension.build(cluster, directory)
+            settings, append = has.enter_context(crowd.inside(cluster, directory, library, f"{directory}/pooler/hawser.sock"))
         if not chosen.direct:
-            pooler = Pooler(f"{directory}/pooler", cluster, {**crowd.SETTINGS, "pool_size": chosen.pool_size, **settings}).start()
+            settings = {**crowd.SETTINGS, "pool_size": chosen.pool_size, **settings}
+            pooler = Pooler(f"{directory}/pooler", cluster, settings, append).start()
         for seed in range(chosen.seed, chosen.seed + chosen.seeds):
             found = crowd.run((pooler or cluster).target, seed, chosen.seconds, cluster, chosen.deaths)
             failed += bool(found.failures)

@@ -8,6 +8,7 @@
 mod asker;
 mod census;
 pub(crate) mod exposed;
+mod inside;
 pub(crate) mod login;
 mod places;
 mod pooler;
@@ -195,6 +196,7 @@ pub fn findings(checked: Checked<'_>) -> Vec<Finding> {
                 found.extend(census::take(&config, access, &refused).await);
                 found.extend(pooler::take(&config, access).await);
                 found.extend(shared::take(&config, access).await);
+                found.extend(inside::take(&config, access).await);
                 for (grade, text) in found {
                     report.add(grade, text);
                 }

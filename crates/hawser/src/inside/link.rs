@@ -108,9 +108,9 @@ pub(super) async fn serve(stream: UnixStream, expected: &Expectations) {
         );
     }
     let Expected { room, server, process, key, joined } = expected;
-    let number = room.join(server, process, key);
+    let Some((number, seat)) = room.join(server, process, key) else { return };
     let mut closed = room.closed();
-    if room.with_fds(|fds| link.say(WELCOME, number, 0, fds)).is_ok() {
+    if room.with_fds(|fds| link.say(WELCOME, number, seat, fds)).is_ok() {
         loop {
             let message = tokio::select! {
                 message = link.next() => message,

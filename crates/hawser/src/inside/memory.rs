@@ -2,7 +2,8 @@
 //!
 //! # Model
 //! ```text
-//!   header | slots, a cache line each | arena: records of clients, sets of settings, statements
+//!   header | what backends count | slots, a cache line each | unnamed statements, a part each
+//!          | arena: records of clients, sets of settings, statements
 //! ```
 //! Records come and go with their clients, in blocks of powers of two. Sets and statements are written
 //! once and stay as long as the room; when the arena is full, clients stay outside.
@@ -11,13 +12,16 @@
 //! * a record is written and freed only while its slot's owner is [`POOLER`]
 //! * what is interned never changes
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::io;
 use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
+use hawser_pooler::lending::LoopStats;
 use hawser_pooler::parts::statements::shared::Statement;
+#[cfg(doc)]
+use hawser_pooler::relay::inside::BackFromInside;
 use hawser_pooler::relay::inside::InsideSession;
 use hawser_pooler::session::settings::Settings;
 use hawser_sys::shared::SharedWords;
@@ -26,9 +30,16 @@ use crate::socket::Conn;
 
 const MAGIC: u32 = 0x4841_5749;
 /// The version of the layout and of what backends say.
-pub(super) const VERSION: u32 = 1;
+pub(super) const VERSION: u32 = 2;
 const HEADER_WORDS: usize = 32;
+/// The most backends in a room.
+const BACKENDS: usize = 4096;
+const BACKEND_WORDS: usize = 32;
+const SLOTS_FIRST: usize = HEADER_WORDS + BACKENDS * BACKEND_WORDS;
 const SLOT_WORDS: usize = 16;
+const UNNAMED_FIRST: usize = SLOTS_FIRST + SLOTS as usize * SLOT_WORDS;
+/// Of each client: the body of the Parse that it has sent last.
+const UNNAMED_WORDS: usize = 128;
 /// The most clients in a room.
 pub(super) const SLOTS: u32 = 1 << 16;
 /// 64 MiB; what is not written takes no memory.
@@ -46,8 +57,9 @@ pub(super) enum Word {
     Owner = 0,
     /// Odd: in use.
     Generation = 1,
-    /// It has run a Query there.
-    Queried = 2,
+    /// 0: its unnamed statement is that of its record; else one more than the bytes of its own part, of which none
+    /// is no statement.
+    Unnamed = 2,
     /// It is wanted back.
     Recall = 3,
     /// A cancel request is on its way to the backend that serves it.
@@ -67,6 +79,12 @@ pub(super) const POOLER: u32 = 3;
 /// State and backend of an owner word.
 pub(super) fn owner(word: u32) -> (u32, u32) {
     (word & 0xff, word >> 8)
+}
+
+/// The words of a backend, and what has been read of them.
+pub(super) struct Seat {
+    pub(super) number: u32,
+    counted: [u32; BACKEND_WORDS],
 }
 
 /// A block of words in the memory.
@@ -89,7 +107,7 @@ pub(super) struct Memory {
 
 impl Memory {
     pub(super) fn new() -> io::Result<Self> {
-        let arena = HEADER_WORDS + SLOTS as usize * SLOT_WORDS;
+        let arena = UNNAMED_FIRST + SLOTS as usize * UNNAMED_WORDS;
         let count = arena + ARENA_WORDS;
         let shared = SharedWords::new("hawser inside", count)?;
         let words = [MAGIC, VERSION, SLOTS, u32_of(arena), u32_of(count)];
@@ -109,7 +127,43 @@ impl Memory {
     }
 
     pub(super) fn word(&self, slot: u32, word: Word) -> &AtomicU32 {
-        &self.shared.words()[HEADER_WORDS + slot as usize * SLOT_WORDS + word as usize]
+        &self.shared.words()[SLOTS_FIRST + slot as usize * SLOT_WORDS + word as usize]
+    }
+
+    /// What the backend in this seat has counted.
+    fn counts(&self, seat: u32) -> [u32; BACKEND_WORDS] {
+        let first = HEADER_WORDS + seat as usize * BACKEND_WORDS;
+        std::array::from_fn(|at| self.shared.words()[first + at].load(Ordering::Relaxed))
+    }
+
+    /// Adds to a pool's counters what a backend has counted since it was asked last.
+    pub(super) fn add_counts(&self, seat: &mut Seat, stats: &LoopStats) {
+        let now = self.counts(seat.number);
+        let more: [u32; BACKEND_WORDS] =
+            std::array::from_fn(|at| now[at].wrapping_sub(seat.counted[at]));
+        seat.counted = now;
+        let [transactions, received, sent, binds, parses, time_us, classes @ ..] = more;
+        // Each transaction inside is one query.
+        for (counter, n) in [
+            (&stats.transactions, transactions),
+            (&stats.queries, transactions),
+            (&stats.assignments, transactions),
+            (&stats.received, received),
+            (&stats.sent, sent),
+            (&stats.binds, binds),
+            (&stats.server_parses, parses),
+        ] {
+            counter.add(u64::from(n));
+        }
+        let classes = std::array::from_fn(|at| classes[at]);
+        stats.transaction.add(&classes, time_us);
+        stats.query.add(&classes, time_us);
+    }
+
+    /// A seat that is not among these.
+    pub(super) fn free_seat(&self, taken: &BTreeSet<u32>) -> Option<Seat> {
+        let number = (0..BACKENDS as u32).find(|number| !taken.contains(number))?;
+        Some(Seat { number, counted: self.counts(number) })
     }
 
     /// Whether what statements mean may have changed since the room was last empty.
@@ -182,12 +236,15 @@ impl Memory {
 
     /// Writes the record of a client. False: there is no room for it.
     pub(super) fn write_record(&mut self, slot: u32, session: &InsideSession<Conn>) -> bool {
-        let Some((id, set)) = self.set(&session.settings) else { return false };
+        let sets = (self.set(&session.settings), self.set(&session.start));
+        let (Some((id, set)), Some((start_id, start))) = sets else { return false };
         let mut record = Vec::new();
         let mut push = |words: &[u32]| {
             words.iter().for_each(|word| record.extend_from_slice(&word.to_ne_bytes()));
         };
-        push(&[set.first, set.bytes, id, u32_of(session.statements.len())]);
+        let unnamed: &[u8] = session.unnamed.as_ref().map_or(&[], |unnamed| &unnamed.body);
+        push(&[set.first, set.bytes, id, start.first, start.bytes, start_id]);
+        push(&[u32_of(session.statements.len()), u32_of(unnamed.len())]);
         for (name, statement) in &session.statements {
             let Some(block) = self.statement(statement) else { return false };
             for word in [block.first, block.bytes, statement.id as u32, u32_of(name.len())] {
@@ -196,12 +253,23 @@ impl Memory {
             record.extend_from_slice(name);
             record.resize(record.len().next_multiple_of(4), 0);
         }
+        record.extend_from_slice(unnamed);
+        record.resize(record.len().next_multiple_of(4), 0);
         let words = record.len() / 4;
         let Some(first) = self.take(words) else { return false };
         self.write(first, &record);
         self.word(slot, Word::Record).store(u32_of(first), Ordering::Relaxed);
         self.word(slot, Word::RecordWords).store(u32_of(words), Ordering::Relaxed);
         true
+    }
+
+    /// What [`BackFromInside::unnamed`] is of the client in a slot.
+    pub(super) fn unnamed(&self, slot: u32) -> Option<Vec<u8>> {
+        let count = self.word(slot, Word::Unnamed).load(Ordering::Relaxed).checked_sub(1)?;
+        let first = UNNAMED_FIRST + slot as usize * UNNAMED_WORDS;
+        let words = &self.shared.words()[first..first + UNNAMED_WORDS];
+        let bytes = words.iter().flat_map(|word| word.load(Ordering::Relaxed).to_ne_bytes());
+        Some(bytes.take(count as usize).collect())
     }
 
     /// The client has left its slot.

@@ -21,7 +21,7 @@ use hawser_sys::epoll::Epoll;
 use tokio::sync::watch;
 
 use super::locked;
-use super::memory::{BUSY, IDLE, Memory, PENDING, POOLER, SLOTS, Word, owner};
+use super::memory::{BUSY, IDLE, Memory, PENDING, POOLER, SLOTS, Seat, Word, owner};
 use crate::loops::{Loops, Pool};
 use crate::socket::Conn;
 
@@ -38,6 +38,7 @@ struct Guest {
 
 /// A server's process that serves the room.
 struct Backend {
+    seat: Seat,
     server: ServerAddressId,
     process: u32,
     key: Box<[u8]>,
@@ -126,6 +127,7 @@ impl Room {
     pub(super) fn look(&self, size: usize) {
         let mut state = locked(&self.state);
         state.closing = false;
+        state.count(&self.pool);
         state.memory.set_patience(self.pool.settings().client_write_timeout);
         if state.memory.schema_word().load(Ordering::Acquire) != 0 {
             if state.places.is_empty() {
@@ -183,6 +185,7 @@ impl Room {
         self.pool.set_goes_inside(false);
         let mut state = locked(&self.state);
         state.closing = true;
+        state.count(&self.pool);
         state.call_all_back(self);
         state.places.is_empty()
     }
@@ -192,13 +195,21 @@ impl Room {
         self.closed.send_replace(true);
     }
 
-    /// A backend has joined. Returns its number.
-    pub(super) fn join(&self, server: ServerAddressId, process: u32, key: Box<[u8]>) -> u32 {
+    /// A backend has joined. Returns its number and its seat. `None`: all seats are taken.
+    pub(super) fn join(
+        &self,
+        server: ServerAddressId,
+        process: u32,
+        key: Box<[u8]>,
+    ) -> Option<(u32, u32)> {
         let mut state = locked(&self.state);
+        let taken = state.backends.values().map(|backend| backend.seat.number).collect();
+        let seat = state.memory.free_seat(&taken)?;
+        let at = seat.number;
         let number = state.next_number;
         state.next_number = if number == 0xff_ffff { 1 } else { number + 1 };
-        state.backends.insert(number, Backend { server, process, key, keeps: false });
-        number
+        state.backends.insert(number, Backend { seat, server, process, key, keeps: false });
+        Some((number, at))
     }
 
     /// What a backend gets when it joins.
@@ -230,7 +241,7 @@ impl Room {
             state.free.push(slot);
             return false;
         }
-        for word in [Word::Queried, Word::Recall, Word::Cancel] {
+        for word in [Word::Unnamed, Word::Recall, Word::Cancel] {
             state.memory.word(slot, word).store(0, Ordering::Relaxed);
         }
         let generation = state.memory.word(slot, Word::Generation);
@@ -286,6 +297,7 @@ impl Room {
     /// A backend has ended: what it had is lost, what it had released is not.
     pub(super) fn left(&self, number: u32) {
         let mut state = locked(&self.state);
+        state.count(&self.pool);
         state.backends.remove(&number);
         let slots: Vec<u32> = state.places.values().copied().collect();
         for slot in slots {
@@ -342,6 +354,13 @@ impl Room {
 }
 
 impl State {
+    /// Adds to the pool's counters what its backends have counted.
+    fn count(&mut self, pool: &Pool) {
+        for backend in self.backends.values_mut() {
+            self.memory.add_counts(&mut backend.seat, pool.stats.inside());
+        }
+    }
+
     fn guest(&self, slot: u32, generation: u32) -> Option<&Guest> {
         let guest = self.guests.get(slot as usize)?.as_ref()?;
         let current = self.memory.word(slot, Word::Generation).load(Ordering::Relaxed);
@@ -393,14 +412,14 @@ impl State {
     fn take_back(&mut self, room: &Room, slot: u32, input: Vec<u8>, lost: bool) {
         let Some(guest) = self.guests.get_mut(slot as usize).and_then(Option::take) else { return };
         self.memory.word(slot, Word::Owner).store(POOLER, Ordering::Release);
-        let queried = self.memory.word(slot, Word::Queried).load(Ordering::Relaxed) != 0;
+        let unnamed = self.memory.unnamed(slot);
         if guest.kept_by.is_none() {
             let _ = room.epoll.delete(&guest.fd);
         }
         self.places.remove(&guest.client);
         self.vacate(slot);
         let client = guest.client;
-        let back = BackFromInside { client, input, queried, lost };
+        let back = BackFromInside { client, input, unnamed, lost };
         room.loops.send(client.home, ToLoop::BackFromInside(back));
     }
 }

@@ -79,6 +79,7 @@ struct Series {
     exact: u64,
     settings_mismatches: u64,
     crossings: u64,
+    inside: u64,
     listening: u64,
     channels: u64,
     heard: u64,
@@ -118,6 +119,7 @@ impl Series {
         exact: 0,
         settings_mismatches: 0,
         crossings: 0,
+        inside: 0,
         listening: 0,
         channels: 0,
         heard: 0,
@@ -146,6 +148,7 @@ impl Series {
         self.exact += u64::from(pool.reporting.get());
         self.settings_mismatches += pool.stats.sum(|stats| stats.settings_mismatches.get());
         self.crossings += pool.stats.sum(|stats| stats.crossings.get());
+        self.inside += pool.stats.inside().transactions.get();
         self.is_before_pooler |= entry.is_before_pooler;
         let queue = pool.lock();
         self.clients += entry.clients as u64;
@@ -394,6 +397,9 @@ fn counters(encoder: &mut DescriptorEncoder<'_>, series: &BySeries) -> fmt::Resu
     let crossings = series.iter().map(|(key, series)| (labels(key), series.crossings));
     let help = "Server connections moved to another event loop, for a client of that";
     counts(encoder, "loop_crossings", help, None, crossings)?;
+    let inside = series.iter().map(|(key, series)| (labels(key), series.inside));
+    let help = "Transactions that servers have run for clients inside them";
+    counts(encoder, "transactions_inside", help, None, inside)?;
     for (name, help, unit, read) in all {
         let values = series.iter().map(|(key, series)| (labels(key), read(&series.totals)));
         counts(encoder, name, help, unit.as_ref(), values)?;

@@ -51,6 +51,14 @@ impl Histogram {
         std::array::from_fn(|at| self.classes[at].get())
     }
 
+    /// Adds what another has counted. Only the writer of this one may call this.
+    pub fn add(&self, classes: &[u32; HISTOGRAM_BOUNDS_US.len() + 1], sum_us: u32) {
+        for (class, n) in self.classes.iter().zip(classes) {
+            class.add(u64::from(*n));
+        }
+        self.sum_us.add(u64::from(sum_us));
+    }
+
     /// Sum of all durations in microseconds.
     pub fn sum_us(&self) -> u64 {
         self.sum_us.get()
@@ -105,6 +113,7 @@ pub struct ListenStats {
 /// The counters of a pool.
 #[derive(Debug)]
 pub struct PoolStats {
+    /// One for each loop, and the one of [`PoolStats::inside`].
     loops: Box<[LoopStats]>,
     /// Counters of its listening connection.
     pub listen: ListenStats,
@@ -113,7 +122,7 @@ pub struct PoolStats {
 impl PoolStats {
     /// Zero, for this many loops.
     pub fn new(loops: usize) -> Self {
-        let loops = (0..loops).map(|_| LoopStats::default()).collect();
+        let loops = (0..=loops).map(|_| LoopStats::default()).collect();
         Self { loops, listen: ListenStats::default() }
     }
 
@@ -126,7 +135,13 @@ impl PoolStats {
         &self.loops[home.0 as usize]
     }
 
-    /// The sum over all loops of what `read` reads.
+    /// The block of what the server has run for clients inside it.
+    #[expect(clippy::missing_panics_doc, reason = "it is always there")]
+    pub fn inside(&self) -> &LoopStats {
+        self.loops.last().expect("one more than loops")
+    }
+
+    /// The sum over all blocks of what `read` reads.
     pub fn sum(&self, read: impl Fn(&LoopStats) -> u64) -> u64 {
         self.loops.iter().map(read).sum()
     }

@@ -32,7 +32,7 @@ use std::sync::Arc;
 use crate::ids::{ClientId, Slot};
 use crate::parts::statements::client_names::{ClientStatement, ClientStatements};
 use crate::parts::statements::journal::Journal;
-use crate::parts::statements::shared::Statement;
+use crate::parts::statements::shared::{Statement, Unnamed};
 use crate::relay::backend::PoolRef;
 use crate::relay::client::Client;
 use crate::relay::client_info::PoolMode;
@@ -66,14 +66,22 @@ const PLAIN_SETTINGS: [&[u8]; 16] = [
     b"work_mem",
 ];
 
+fn is_plain_setting((name, _): (&[u8], &[u8])) -> bool {
+    is_custom(name) || PLAIN_SETTINGS.contains(&name)
+}
+
 /// A client's session, as far as its server needs it.
 pub struct InsideSession<S: Socket> {
     /// Its pool.
     pub pool: PoolRef<S>,
     /// Its settings.
     pub settings: Settings,
+    /// Those that it started with: what RESET gives it.
+    pub start: Settings,
     /// Its prepared statements, by its own names.
     pub statements: Vec<(Box<[u8]>, Arc<Statement>)>,
+    /// Its unnamed statement.
+    pub unnamed: Option<Arc<Unnamed>>,
 }
 
 /// A client that comes back from inside.
@@ -83,8 +91,9 @@ pub struct BackFromInside {
     pub client: ClientId,
     /// What was read of it and not run.
     pub input: Vec<u8>,
-    /// It has run a Query there.
-    pub queried: bool,
+    /// Its unnamed statement, if it has had another there: the body of its Parse after the name; empty: it has
+    /// none.
+    pub unnamed: Option<Vec<u8>>,
     /// Its connection, or the backend that had it, has ended.
     pub lost: bool,
 }
@@ -92,7 +101,7 @@ pub struct BackFromInside {
 impl BackFromInside {
     /// One of which nothing has been read.
     pub fn at_rest(client: ClientId) -> Self {
-        Self { client, input: Vec::new(), queried: false, lost: false }
+        Self { client, input: Vec::new(), unnamed: None, lost: false }
     }
 }
 
@@ -150,7 +159,7 @@ impl<S: Socket> Client<S> {
             && self.backend.is_none()
             && self.input.is_empty()
             && self.output.is_empty();
-        let settings = self.session.desired();
+        let (settings, start) = (self.session.desired(), &self.record.start);
         let may = is_at_rest
             && self.is_plain()
             && self.serving.mode() == PoolMode::Transaction
@@ -158,7 +167,7 @@ impl<S: Socket> Client<S> {
             && !self.socket.is_encrypted()
             && self.socket.can_move()
             && self.session.basis() == pool.basis()
-            && settings.iter().all(|(name, _)| is_custom(name) || PLAIN_SETTINGS.contains(&name))
+            && [settings, start].into_iter().flat_map(Settings::iter).all(is_plain_setting)
             && pool.statements.give_alike(&Settings::EMPTY, settings);
         if !may {
             return None;
@@ -178,7 +187,12 @@ impl<S: Socket> Client<S> {
             }
             statements.push((name.clone(), named.statement.clone()));
         }
-        Some(InsideSession { pool: pool.clone(), settings: settings.clone(), statements })
+        let unnamed = self.prepared.unnamed().cloned();
+        if unnamed.as_ref().is_some_and(|unnamed| unnamed.settings != *settings) {
+            return None;
+        }
+        let (pool, settings, start) = (pool.clone(), settings.clone(), start.clone());
+        Some(InsideSession { pool, settings, start, statements, unnamed })
     }
 }
 

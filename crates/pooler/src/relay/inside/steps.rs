@@ -1,6 +1,7 @@
 //! Clients go inside, and come back.
 
 use crate::ids::Slot;
+use crate::parts::statements::shared::Unnamed;
 use crate::relay::host::Host;
 use crate::relay::inside::BackFromInside;
 use crate::relay::socket::{Socket, Token};
@@ -49,7 +50,7 @@ impl<S: Socket> Engine<S> {
         back: BackFromInside,
         now: Time,
     ) {
-        let BackFromInside { client: id, input, queried, lost } = back;
+        let BackFromInside { client: id, input, unnamed, lost } = back;
         let slot = id.slot;
         let Some(client) = self.clients.get_mut(slot) else { return };
         if !client.serving.is_inside() {
@@ -63,8 +64,15 @@ impl<S: Socket> Engine<S> {
             self.close_client(host, slot, "its connection ended inside the server", now);
             return;
         }
-        if queried {
-            client.prepared.unnamed_mut().forget(); // as any Query does
+        match unnamed {
+            None => {}
+            Some(body) if body.is_empty() => client.prepared.unnamed_mut().forget(),
+            Some(body) => {
+                let pool = &self.pools[client.pool as usize].pool;
+                let settings = client.session.desired().clone();
+                let unnamed = Unnamed::new(&body, settings, None, pool.schema_epoch_at(now));
+                client.prepared.unnamed_mut().set(unnamed);
+            }
         }
         client.input.extend_from_slice(&input);
         if host.watch(&client.socket, Token::Client(slot)).is_err() {
