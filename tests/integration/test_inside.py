@@ -27,6 +27,7 @@ create table counts (id int primary key, n int);
 insert into counts select i, 0 from generate_series(1, 20) i;
 grant all on counts to public;
 create function sets(value text) returns text language sql as $$ select set_config('work_mem', value, false) $$;
+create function sets_local(value text) returns text language sql as $$ select set_config('my.local', value, true) $$;
 create function sets_geqo(value text) returns text language sql as $$ select set_config('geqo', value, false) $$;
 create function makes() returns int language plpgsql as $$ begin create temporary table made (i int); return 1; end $$;
 """
@@ -116,6 +117,21 @@ def test_clients_inside_get_their_own_answers(env):
             client.send(m.query(f"select {i}, repeat('x', {i * 10000})"))
         for i, client in enumerate(clients):
             equal(client.collect().rows, [(str(i), "x" * (i * 10000))])
+
+
+@pooler_only
+@limit(120)
+def test_a_custom_name_of_some_clients_is_unknown_to_others(env):
+    """A server process knows it for good: NULL becomes an empty string, and row policies read that."""
+    with inside(env) as target:
+        having = [connect(env, target, options=f"-c my.own={i}") for i in range(2)]
+        goes_in(env, target, *having)
+        without, local = connect(env, target), connect(env, target)
+        for _ in range(20):
+            equal(without.value("select current_setting('my.own', true)"), None)
+            equal([client.value("select current_setting('my.own')") for client in having], ["0", "1"])
+            local.execute("select sets_local('mine')")
+            equal(without.value("select current_setting('my.local', true)"), None)
 
 
 @pooler_only

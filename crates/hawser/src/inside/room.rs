@@ -15,8 +15,8 @@ use std::time::{Duration, Instant};
 
 use hawser_pooler::ids::{ClientId, ServerAddressId};
 use hawser_pooler::relay::ToLoop;
-use hawser_pooler::relay::inside::{BackFromInside, InsideSession};
-use hawser_pooler::session::settings::PlanReads;
+use hawser_pooler::relay::inside::{BackFromInside, CustomNames, InsideSession};
+use hawser_pooler::session::settings::{PlanReads, is_custom};
 use hawser_sys::epoll::Epoll;
 use tokio::sync::watch;
 
@@ -59,6 +59,8 @@ struct State {
     trouble: Option<String>,
     /// The configuration has no place for it any more.
     closing: bool,
+    /// The custom names that its clients have, and so its backends may know.
+    names: CustomNames,
 }
 
 /// See the module.
@@ -102,6 +104,7 @@ impl Room {
             retry_at: None,
             trouble: None,
             closing: false,
+            names: CustomNames::NONE,
         };
         let (state, closed) = (Mutex::new(state), watch::Sender::new(false));
         let reads = pool.statements.reads();
@@ -118,9 +121,10 @@ impl Room {
     }
 
     /// Whether its clients are alike in all that plans depend on. If not (there is a function now that is
-    /// declared IMMUTABLE and reads settings), its backends may keep plans that are not for all.
+    /// declared IMMUTABLE and reads settings, or the functions were not known), its backends may keep plans that
+    /// are not for all.
     pub(super) fn is_alike(&self) -> bool {
-        self.pool.statements.reads() <= self.reads
+        self.pool.statements.reads() == self.reads
     }
 
     /// Looks whether clients may come, and ends a change of the schema once all have left.
@@ -233,7 +237,17 @@ impl Room {
     pub(super) fn put(&self, client: ClientId, fd: OwnedFd, session: &InsideSession<Conn>) -> bool {
         let mut state = locked(&self.state);
         let serves = state.backends.values().any(|backend| !backend.keeps);
-        if !serves || state.closing || state.memory.schema_word().load(Ordering::Acquire) != 0 {
+        let is_alike = session.reads == self.reads && self.is_alike();
+        let names = self.names_of(session);
+        let has_all_names =
+            names == state.names || (state.places.is_empty() && state.names.fit(names));
+        if !serves
+            || !is_alike
+            || !has_all_names
+            || names.are_too_many()
+            || state.closing
+            || state.memory.schema_word().load(Ordering::Acquire) != 0
+        {
             return false;
         }
         let Some(slot) = state.free_slot() else { return false };
@@ -254,7 +268,16 @@ impl Room {
         }
         state.guests[slot as usize] = Some(Guest { client, fd, kept_by: None });
         state.places.insert(client, slot);
+        state.names = names;
         true
+    }
+
+    /// A backend knows for good each custom name that a client has had there: others that have never used it
+    /// would read an empty string in place of NULL.
+    fn names_of(&self, session: &InsideSession<Conn>) -> CustomNames {
+        let all = session.settings.iter().chain(session.start.iter());
+        let custom = all.filter(|(name, _)| is_custom(name));
+        custom.fold(CustomNames::NONE, |names, (name, _)| names.and(self.pool.custom_name(name)))
     }
 
     /// A client is wanted back.

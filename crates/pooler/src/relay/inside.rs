@@ -30,6 +30,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use crate::ids::{ClientId, Slot};
+pub use crate::parts::settings::custom_names::CustomNames;
 use crate::parts::statements::client_names::{ClientStatement, ClientStatements};
 use crate::parts::statements::journal::Journal;
 use crate::parts::statements::shared::{Statement, Unnamed};
@@ -37,7 +38,7 @@ use crate::relay::backend::PoolRef;
 use crate::relay::client::Client;
 use crate::relay::client_info::PoolMode;
 use crate::relay::socket::Socket;
-use crate::session::settings::{Settings, is_custom};
+use crate::session::settings::{PlanReads, Settings, is_custom};
 use crate::wire::error::ClientError;
 
 /// The most statements with which a client goes inside: it looks through their names at each Bind.
@@ -78,6 +79,8 @@ pub struct InsideSession<S: Socket> {
     pub settings: Settings,
     /// Those that it started with: what RESET gives it.
     pub start: Settings,
+    /// What plans depended on when it was found to be alike to others.
+    pub reads: PlanReads,
     /// Its prepared statements, by its own names.
     pub statements: Vec<(Box<[u8]>, Arc<Statement>)>,
     /// Its unnamed statement.
@@ -160,6 +163,7 @@ impl<S: Socket> Client<S> {
             && self.input.is_empty()
             && self.output.is_empty();
         let (settings, start) = (self.session.desired(), &self.record.start);
+        let reads = pool.statements.reads();
         let may = is_at_rest
             && self.is_plain()
             && self.serving.mode() == PoolMode::Transaction
@@ -168,7 +172,7 @@ impl<S: Socket> Client<S> {
             && self.socket.can_move()
             && self.session.basis() == pool.basis()
             && [settings, start].into_iter().flat_map(Settings::iter).all(is_plain_setting)
-            && pool.statements.give_alike(&Settings::EMPTY, settings);
+            && Settings::EMPTY.give_alike(settings, reads);
         if !may {
             return None;
         }
@@ -192,7 +196,7 @@ impl<S: Socket> Client<S> {
             return None;
         }
         let (pool, settings, start) = (pool.clone(), settings.clone(), start.clone());
-        Some(InsideSession { pool, settings, start, statements, unnamed })
+        Some(InsideSession { pool, settings, start, reads, statements, unnamed })
     }
 }
 
