@@ -174,7 +174,9 @@ impl Inside {
             look.tick().await;
             let serves = self.shared.phase() == Phase::Serving && self.succession.serves();
             let pools = self.openings.pools.all();
-            let may = |entry: &PoolEntry| entry.key.replication.is_none() && !entry.key.shared;
+            let may = |entry: &PoolEntry| {
+                entry.key.replication.is_none() && !entry.key.shared && entry.pool.knows_functions()
+            };
             let mut wanted = HashSet::new();
             for entry in pools.iter().filter(|entry| serves && may(entry)) {
                 let size = entry.route.load().inside_size;

@@ -354,6 +354,11 @@ impl<B> SharedPool<B> {
         self.settings().function_census.then(known)
     }
 
+    /// Whether the functions of its database have been looked into, or need not be.
+    pub fn knows_functions(&self) -> bool {
+        !self.settings().function_census || self.database_known.functions.census().is_some()
+    }
+
     /// A text is sent that may make a function or the like.
     pub(crate) fn foresee(
         &self,
