@@ -1,4 +1,4 @@
-//! Relative links in Markdown name files and headings that exist.
+//! Relative links in Markdown name files and headings that exist, and paths of modules (`pooler::wire`) files.
 //!
 //! Links to other sites are left alone: a check that needs the network fails for others' reasons.
 
@@ -15,8 +15,37 @@ pub(crate) fn check(tree: &Tree) -> Vec<Finding> {
                 findings.push(Finding::at(path, index, format!("link `{target}`: {reason}")));
             }
         }
+        for (index, line) in text.lines().enumerate() {
+            let moved =
+                line.split('`').skip(1).step_by(2).filter(|code| is_of_no_module(tree, code));
+            for code in moved {
+                findings.push(Finding::at(
+                    path,
+                    index,
+                    format!("`{code}`: there is no such module"),
+                ));
+            }
+        }
     }
     findings
+}
+
+/// Whether this has the form of a module's path in a crate of the workspace, and there is none, nor one that has an
+/// item of the last name.
+fn is_of_no_module(tree: &Tree, code: &str) -> bool {
+    let Some((name, path)) = code.split_once("::") else { return false };
+    let source = format!("crates/{name}/src");
+    let is_plain =
+        |part: &str| !part.is_empty() && part.bytes().all(|b| b.is_ascii_lowercase() || b == b'_');
+    if !path.split("::").all(is_plain) || !tree.has(&format!("{source}/lib.rs")) {
+        return false;
+    }
+    let file = |path: &str| format!("{source}/{}.rs", path.replace("::", "/"));
+    let (above, last) = path.rsplit_once("::").unwrap_or(("lib", path));
+    let names_it = |text: &str| {
+        text.contains(&format!(" {last}(")) || text.contains(&format!("mod {last} {{"))
+    };
+    !tree.has(&file(path)) && !tree.text(&file(above)).is_some_and(names_it)
 }
 
 /// Why a link does not work, if so.
@@ -118,6 +147,8 @@ mod tests {
             ("docs/other.md", "# Other page: `serve`\n## Twice\n## Twice\n"),
             ("docs/images/a.svg", "<svg/>"),
             ("README.md", "# Hawser"),
+            ("crates/pooler/src/lib.rs", "pub mod wire;"),
+            ("crates/pooler/src/wire/frame.rs", "pub fn header() {}"),
         ];
         check(&Tree::of(&files)).into_iter().map(|f| format!("{} {}", f.place, f.message)).collect()
     }
@@ -133,6 +164,25 @@ mod tests {
         );
         assert_eq!(found("# Here\n[h](#here) [i](https://example.com/x) <a href=\"#here\">"), none);
         assert_eq!(found("[k]\n\n[k]: other.md"), none);
+    }
+
+    #[test]
+    fn modules_that_are_there_and_not() {
+        for text in [
+            "`pooler::wire::frame`",
+            "`pooler::wire::frame::header`",
+            "`std::io`",
+            "`pooler::Engine`",
+        ] {
+            assert_eq!(found(text).len(), 0, "{text}");
+        }
+        for text in [
+            "`pooler::relay`",
+            "see `a`, `pooler::wire::frames` and `b`",
+            "`pooler::wire::frame::head`",
+        ] {
+            assert_eq!(found(text).len(), 1, "{text}");
+        }
     }
 
     #[test]
