@@ -21,7 +21,8 @@ GREETING = b"".join((
     m.message("Z", b"I"),
 ))
 
-NO_ROW = m.message("1") + m.message("2") + m.message("n") + m.message("C", m.text("SELECT 0")) + m.message("Z", b"I")
+NO_ROW = m.message("C", m.text("SELECT 0")) + m.message("Z", b"I")
+PREPARED = m.message("1") + m.message("2") + m.message("n")
 
 
 class SilentServer:
@@ -87,9 +88,12 @@ class SilentServer:
         if not data:
             self._close(sock)
         elif self.state[sock] == "in":
-            self.queries += data[:1] == b"Q"
             if data[:1] == b"P":
+                sock.sendall(PREPARED + NO_ROW)
+            elif b"pg_catalog" in data:  # of the pooler's questions, those about catalogs come as a simple query
                 sock.sendall(NO_ROW)
+            else:
+                self.queries += data[:1] == b"Q"
         elif struct.unpack("!i", data[4:8])[0] == m.CANCEL_CODE:
             self.cancels += 1
             self.held.add(sock)
