@@ -32,7 +32,7 @@ use std::collections::{HashMap, HashSet};
 use std::fmt;
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use hawser_congestion::cc::usage::CongestionUsage;
@@ -53,6 +53,7 @@ use crate::config::{
 };
 use crate::limits::{AddressPermit, Full};
 use crate::link::links::Links;
+use crate::lock::locked;
 use crate::mptcp::usage::{MptcpUsage, Transport};
 use crate::process::{pooler_number, random_u64};
 use crate::resolve::Resolver;
@@ -593,10 +594,6 @@ pub struct Dialler {
 }
 
 type Reached = (Talk, Entered, (ServerAddressId, Known));
-
-fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
 
 impl Dialler {
     /// Opens a connection to a suitable server of `target`.

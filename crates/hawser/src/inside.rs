@@ -27,7 +27,7 @@ mod room;
 use std::collections::{HashMap, HashSet};
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
 use hawser_pooler::ids::{ClientId, PoolId, ServerAddressId};
@@ -38,6 +38,7 @@ use tokio::sync::oneshot;
 use tokio::time::{MissedTickBehavior, interval};
 
 use crate::cancel::servers::{ToServers, warn_not_reached};
+use crate::lock::locked;
 use crate::phase::Phase;
 use crate::pools::PoolEntry;
 use crate::pools::open::Openings;
@@ -54,10 +55,6 @@ const SUFFIX: &str = ".inside";
 const LOOK_PERIOD: Duration = Duration::from_millis(100);
 /// A pause after an error of accept(2).
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
-
-fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
 
 /// Where backends join, given the control socket.
 pub fn socket_path(control_socket: &Path) -> PathBuf {

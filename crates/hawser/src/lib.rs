@@ -19,6 +19,7 @@ pub mod lab_report;
 pub mod limits;
 pub mod link;
 pub mod listeners;
+mod lock;
 pub mod logging;
 pub mod login;
 pub mod loops;

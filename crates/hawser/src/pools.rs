@@ -33,7 +33,7 @@ pub mod vacancy;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwap;
@@ -56,6 +56,7 @@ use crate::dial::{Balance, Login, Target};
 use crate::gates::Gates;
 use crate::limits::shared::UnderLimit;
 use crate::limits::{Full, ServerBounds};
+use crate::lock::locked;
 use crate::loops::{Loops, Pool};
 use crate::process::random_u64;
 use crate::shared::Shared;
@@ -147,10 +148,6 @@ pub struct PoolEntry {
     seen: seen::SeenOf,
     lock_waits: processes::LockWaits,
     share: share::Share,
-}
-
-fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl PoolEntry {

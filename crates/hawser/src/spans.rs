@@ -12,7 +12,7 @@
 //! log says so once a [`SAID_AGAIN`]. The end of the process waits for the last request, for a short time. No TLS: a collector stands on this host or in a network of its own.
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant, SystemTime};
 
 use opentelemetry::trace::{
@@ -25,6 +25,7 @@ use opentelemetry_sdk::trace::{SpanData, SpanEvents, SpanExporter as _, SpanLink
 use tokio::sync::{Notify, mpsc};
 use tokio::task::JoinHandle;
 
+use crate::lock::locked;
 use crate::process::random_u64;
 
 /// Transactions that wait to be sent.
@@ -130,10 +131,6 @@ impl Spans {
             );
         }
     }
-}
-
-fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 async fn send(

@@ -44,12 +44,12 @@ use hawser_pooler::relay::succession::{Arrival, MovedClient};
 use tokio::sync::{mpsc, watch};
 
 use crate::listeners::{Inherited, Purpose};
+use crate::lock::locked;
 use crate::loops::Loops;
 use crate::phase::Standing;
 use crate::socket::Conn;
 use order::Order;
 use predecessor::Predecessor;
-use predecessor::locked;
 use process::OtherProcess;
 
 /// A client that a loop gives away.

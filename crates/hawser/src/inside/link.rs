@@ -10,7 +10,8 @@ use tokio::net::UnixStream;
 use tokio::time::timeout;
 
 use super::memory::VERSION;
-use super::{Expectations, Expected, locked};
+use super::{Expectations, Expected};
+use crate::lock::locked;
 
 /// Words of a message, before its bytes.
 const MESSAGE_BYTES: usize = 16;

@@ -24,7 +24,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::task::{Context, Waker};
 use std::time::Duration;
 
@@ -48,6 +48,7 @@ use crate::config::{ListenAddress, ListenSettings};
 use crate::dial::Dialler;
 use crate::limits::ConnectionPermit;
 use crate::listeners::{Purpose, SocketPath};
+use crate::lock::locked;
 use crate::mptcp::usage;
 use crate::phase::Phase;
 use crate::reactor::{Accept, Listeners};
@@ -633,8 +634,4 @@ impl<F: Future<Output = ()> + Send + 'static> Accept for Acceptor<F> {
             self.failure.notify_one();
         }
     }
-}
-
-fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

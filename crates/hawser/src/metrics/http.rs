@@ -16,10 +16,11 @@
 //! * GET and HEAD only; nothing that a client sends is kept
 //! * a page is shown under a name that no stranger can point here: see [`super::host`]
 
+use crate::lock::locked;
 use std::collections::{BTreeMap, HashMap};
 use std::convert::Infallible;
 use std::net::{IpAddr, SocketAddr};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use hawser_sys::stream::set_send_buffer;
@@ -94,10 +95,6 @@ impl Drop for Listed {
     fn drop(&mut self) {
         locked(&self.waiting).all.remove(&self.number);
     }
-}
-
-fn locked(waiting: &Mutex<Waiting>) -> std::sync::MutexGuard<'_, Waiting> {
-    waiting.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// What all connections share.

@@ -34,13 +34,13 @@ use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::mpsc;
 
 use super::order::Order;
-use super::predecessor::locked;
 use super::process::OtherProcess;
 use super::record::{Bytes, Client, Pool};
 use super::wire::{FORMAT, Message, Said, Writer, frame, split};
 use super::{Given, Succession, give_back};
 use crate::cancel::Cancels;
 use crate::listeners::Purpose;
+use crate::lock::locked;
 use crate::peers::Received;
 use crate::phase::{Phase, Standing};
 use crate::pools::{PoolEntry, Pools, idle};

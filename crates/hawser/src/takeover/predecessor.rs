@@ -1,8 +1,9 @@
 //! The process before this one, while it still has clients, as the rest of this process sees it.
 
+use crate::lock::locked;
 use std::collections::HashMap;
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
@@ -10,10 +11,6 @@ use tokio::sync::{mpsc, oneshot};
 
 use super::order::Order;
 use super::wire::Message;
-
-pub(super) fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
 
 /// How long it has to answer.
 pub(super) const ANSWER_WAIT: Duration = Duration::from_secs(10);

@@ -40,7 +40,7 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 
 use super::giving::{END_WAIT, SHARED_AFTER};
-use super::predecessor::{ANSWER_WAIT, Predecessor, locked};
+use super::predecessor::{ANSWER_WAIT, Predecessor};
 use super::process::OtherProcess;
 use super::record::{Client, NotTaken, Pool};
 use super::wire::{FORMAT, Message, Reader, Said, Writer, split};
@@ -51,6 +51,7 @@ use crate::dial::Dialler;
 use crate::dial::enter::Credentials;
 use crate::gates::By;
 use crate::listeners::Inherited;
+use crate::lock::locked;
 use crate::peers::own_process_ids;
 use crate::phase::Phase;
 use crate::pools::open::Openings;
