@@ -57,6 +57,9 @@
 /* How often it is looked whether a client that takes nothing keeps others waiting. */
 #define STALL_LOOK_MS 200
 #define HEADER_BYTES 5
+
+static const char sync_message[] = {'S', 0, 0, 0, 4};
+
 /* Sets of settings that it is remembered of that they may be applied. */
 #define SETS_MAX 65536
 
@@ -83,8 +86,7 @@ static int	feed[2] = {-1, -1}; /* the server reads from the first */
 
 static char *input;				/* of the client, as it came */
 static uint32 input_bytes;
-static char *rewritten;			/* with the shared name in place of the client's; what is missing before it */
-static uint32 rewritten_bytes;
+static StringInfoData rewritten;	/* with the shared name in place of the client's */
 
 static char *output;
 static uint32 output_bytes;
@@ -318,13 +320,12 @@ is_tail(uint32 at)
 {
 	static const char describe[] = {'D', 0, 0, 0, 6, 'P', 0};
 	static const char execute[] = {'E', 0, 0, 0, 9, 0};
-	static const char sync[] = {'S', 0, 0, 0, 4};
 
 	if (input_bytes - at >= sizeof(describe) && memcmp(input + at, describe, sizeof(describe)) == 0)
 		at += sizeof(describe);
-	return input_bytes - at == sizeof(execute) + 4 + sizeof(sync) &&
+	return input_bytes - at == sizeof(execute) + 4 + sizeof(sync_message) &&
 		memcmp(input + at, execute, sizeof(execute)) == 0 &&
-		memcmp(input + at + sizeof(execute) + 4, sync, sizeof(sync)) == 0;
+		memcmp(input + at + sizeof(execute) + 4, sync_message, sizeof(sync_message)) == 0;
 }
 
 /* The body of the Parse of the unnamed statement with which the input begins, after the name; its length, or 0. */
@@ -354,24 +355,25 @@ is_unnamed(void)
 }
 
 static void
-put_message(char *out, uint32 *at, char kind, const char *parts[], const uint32 lengths[], int count)
+begin_message(StringInfo out, char kind, uint32 body_bytes)
 {
-	uint32		length = 4;
+	uint32		length = pg_hton32(4 + body_bytes);
 
-	for (int i = 0; i < count; i++)
-		length += lengths[i];
-	out[*at] = kind;
-	length = pg_hton32(length);
-	memcpy(out + *at + 1, &length, 4);
-	*at += HEADER_BYTES;
-	for (int i = 0; i < count; i++)
-	{
-		memcpy(out + *at, parts[i], lengths[i]);
-		*at += lengths[i];
-	}
+	appendStringInfoChar(out, kind);
+	appendBinaryStringInfo(out, (char *) &length, 4);
 }
 
-static const char sync_message[] = {'S', 0, 0, 0, 4};
+/* A Parse, and the Sync after which an error of it is over. */
+static void
+append_parse(StringInfo out, const char *name, uint32 name_bytes, const char *body, uint32 body_bytes)
+{
+	begin_message(out, 'P', name_bytes + 1 + body_bytes);
+	appendBinaryStringInfo(out, name, name_bytes);
+	appendStringInfoChar(out, '\0');
+	appendBinaryStringInfo(out, body, body_bytes);
+	appendBinaryStringInfo(out, sync_message, sizeof(sync_message));
+}
+
 /* Close of the unnamed statement, and Sync. */
 static const char no_unnamed[] = {'C', 0, 0, 0, 6, 'S', 0, 'S', 0, 0, 0, 4};
 
@@ -400,24 +402,19 @@ take_named(uint32 bind_end, bool *missing)
 		/* one that is there has passed */
 		if (*missing && (name.body_bytes > INPUT_BYTES_MAX || !inside_is_plain(name.body)))
 			return false;
-		rewritten_bytes = 0;
-		put_message(rewritten, &rewritten_bytes, 'B',
-					(const char *[]) {"", name.shared, input + rest},
-					(uint32[]) {1, strlen(name.shared) + 1, bind_end - rest}, 3);
-		memcpy(rewritten + rewritten_bytes, input + bind_end, input_bytes - bind_end);
-		rewritten_bytes += input_bytes - bind_end;
+		begin_message(&rewritten, 'B', 1 + strlen(name.shared) + 1 + bind_end - rest);
+		appendStringInfoChar(&rewritten, '\0');
+		appendBinaryStringInfo(&rewritten, name.shared, strlen(name.shared) + 1);
+		appendBinaryStringInfo(&rewritten, input + rest, input_bytes - rest);
 		if (*missing)
 		{
-			char	   *parse = palloc(name.body_bytes + NAMEDATALEN * 2);
-			uint32		parse_bytes = 0;
+			StringInfoData parse;
 
-			put_message(parse, &parse_bytes, 'P', (const char *[]) {name.shared, name.body},
-						(uint32[]) {strlen(name.shared) + 1, name.body_bytes}, 2);
-			memcpy(parse + parse_bytes, sync_message, sizeof(sync_message));
-			parse_bytes += sizeof(sync_message);
+			initStringInfo(&parse);
+			append_parse(&parse, name.shared, strlen(name.shared), name.body, name.body_bytes);
 			phase = PHASE_PARSING;
-			feed_server(parse, parse_bytes);
-			pfree(parse);
+			feed_server(parse.data, parse.len);
+			pfree(parse.data);
 		}
 		return true;
 	}
@@ -431,7 +428,7 @@ take_input(bool *missing)
 	uint32		first;
 
 	*missing = false;
-	rewritten_bytes = 0;
+	resetStringInfo(&rewritten);
 	if ((first = whole(0, 'Q')) == input_bytes && first > 0)
 	{
 		if (text_at(HEADER_BYTES, first) != first - HEADER_BYTES || !inside_is_plain(input + HEADER_BYTES))
@@ -605,8 +602,8 @@ serve_next(void)
 			if (missing)
 				return;
 			phase = PHASE_SERVING;
-			if (rewritten_bytes > 0)
-				feed_server(rewritten, rewritten_bytes);
+			if (rewritten.len > 0)
+				feed_server(rewritten.data, rewritten.len);
 			else
 				feed_server(input, input_bytes);
 			return;
@@ -629,7 +626,7 @@ after_parse(void)
 	}
 	parses++;
 	phase = PHASE_SERVING;
-	feed_server(rewritten, rewritten_bytes);
+	feed_server(rewritten.data, rewritten.len);
 }
 
 /* This session is the client's from now on. */
@@ -644,20 +641,6 @@ keep(void)
 	stop_reports();
 	phase = PHASE_KEPT;
 	room_keep(&client);
-}
-
-/* Each by itself: one that fails leaves the others. */
-static void
-append_parse(StringInfo out, const char *name, uint32 name_bytes, const char *body, uint32 body_bytes)
-{
-	uint32		length = pg_hton32(4 + name_bytes + 1 + body_bytes);
-
-	appendStringInfoChar(out, 'P');
-	appendBinaryStringInfo(out, (char *) &length, 4);
-	appendBinaryStringInfo(out, name, name_bytes);
-	appendStringInfoChar(out, '\0');
-	appendBinaryStringInfo(out, body, body_bytes);
-	appendBinaryStringInfo(out, sync_message, sizeof(sync_message));
 }
 
 /* A transaction has left something: first the client gets its statements under its own names. */
@@ -783,6 +766,7 @@ hawser_serve_inside(PG_FUNCTION_ARGS)
 {
 	char	   *socket_path = text_to_cstring(PG_GETARG_TEXT_PP(0));
 	char	   *token = text_to_cstring(PG_GETARG_TEXT_PP(1));
+	MemoryContext before;
 
 	if (!hawser_inside)
 		ereport(ERROR, (errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE), errmsg("hawser.inside is off")));
@@ -803,7 +787,9 @@ hawser_serve_inside(PG_FUNCTION_ARGS)
 	if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, feed) != 0)
 		ereport(ERROR, (errmsg("could not make a socket pair: %m")));
 	input = MemoryContextAlloc(TopMemoryContext, INPUT_BYTES_MAX);
-	rewritten = MemoryContextAlloc(TopMemoryContext, INPUT_BYTES_MAX + NAMEDATALEN * 2);
+	before = MemoryContextSwitchTo(TopMemoryContext);
+	initStringInfo(&rewritten);
+	MemoryContextSwitchTo(before);
 	output = MemoryContextAlloc(TopMemoryContext, OUTPUT_BYTES);
 	/* outside of transactions it cannot be looked up */
 	rights = superuser() ? PGC_SUSET : PGC_USERSET;
