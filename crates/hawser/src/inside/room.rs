@@ -16,12 +16,12 @@ use std::time::{Duration, Instant};
 use hawser_pooler::ids::{ClientId, ServerAddressId};
 use hawser_pooler::relay::ToLoop;
 use hawser_pooler::relay::inside::{BackFromInside, CustomNames, InsideSession};
-use hawser_pooler::session::settings::{PlanReads, is_custom};
+use hawser_pooler::session::settings::PlanReads;
 use hawser_sys::epoll::Epoll;
 use tokio::sync::watch;
 
-use super::locked;
 use super::memory::{BUSY, IDLE, Memory, PENDING, POOLER, SLOTS, Seat, Word, owner};
+use crate::lock::locked;
 use crate::loops::{Loops, Pool};
 use crate::socket::Conn;
 
@@ -140,8 +140,7 @@ impl Room {
                 state.call_all_back(self);
             }
         }
-        let serving = state.backends.values().filter(|backend| !backend.keeps).count();
-        let kept = state.backends.len() - serving;
+        let (serving, kept) = state.serving_and_kept();
         if serving == 0 {
             state.call_all_back(self);
         }
@@ -153,8 +152,7 @@ impl Room {
     /// Another backend is to be opened, if one is missing.
     pub(super) fn open_one(self: &Arc<Self>, size: usize) -> Option<Opening> {
         let mut state = locked(&self.state);
-        let serving = state.backends.values().filter(|backend| !backend.keeps).count();
-        let kept = state.backends.len() - serving;
+        let (serving, kept) = state.serving_and_kept();
         let waits = state.retry_at.is_some_and(|at| at > Instant::now());
         // While it does not work, one attempt at a time shows when it does.
         let tries = state.trouble.is_some() && state.opening > 0;
@@ -236,7 +234,7 @@ impl Room {
     /// A client comes in. False: it does not.
     pub(super) fn put(&self, client: ClientId, fd: OwnedFd, session: &InsideSession<Conn>) -> bool {
         let mut state = locked(&self.state);
-        let serves = state.backends.values().any(|backend| !backend.keeps);
+        let serves = state.serving_and_kept().0 > 0;
         let is_alike = session.reads == self.reads && self.is_alike();
         let names = self.names_of(session);
         let has_all_names =
@@ -275,9 +273,8 @@ impl Room {
     /// A backend knows for good each custom name that a client has had there: others that have never used it
     /// would read an empty string in place of NULL.
     fn names_of(&self, session: &InsideSession<Conn>) -> CustomNames {
-        let all = session.settings.iter().chain(session.start.iter());
-        let custom = all.filter(|(name, _)| is_custom(name));
-        custom.fold(CustomNames::NONE, |names, (name, _)| names.and(self.pool.custom_name(name)))
+        let names = |settings| self.pool.all_custom_names(settings);
+        names(&session.settings).and(names(&session.start))
     }
 
     /// A client is wanted back.
@@ -329,7 +326,7 @@ impl Room {
                 state.take_back(self, slot, Vec::new(), true);
             }
         }
-        if state.backends.values().all(|backend| backend.keeps) {
+        if state.serving_and_kept().0 == 0 {
             self.pool.set_goes_inside(false);
             state.call_all_back(self);
         }
@@ -382,6 +379,12 @@ impl State {
         for backend in self.backends.values_mut() {
             self.memory.add_counts(&mut backend.seat, pool.stats.inside());
         }
+    }
+
+    /// How many backends serve all clients, and how many one each.
+    fn serving_and_kept(&self) -> (usize, usize) {
+        let kept = self.backends.values().filter(|backend| backend.keeps).count();
+        (self.backends.len() - kept, kept)
     }
 
     fn guest(&self, slot: u32, generation: u32) -> Option<&Guest> {

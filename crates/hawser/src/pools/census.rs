@@ -448,7 +448,7 @@ impl Censuses {
             return;
         }
         let is_old = || functions_of(entry).is_older_than(2 * PERIOD, self.shared.loops.now());
-        let is_known = functions_of(entry).census().is_some();
+        let is_known = entry.pool.knows_functions();
         if is_known && !is_old() {
             return; // as at nearly every login
         }

@@ -521,8 +521,13 @@ impl<B> SharedPool<B> {
     }
 
     /// The set of this one custom name, in lower case.
-    pub fn custom_name(&self, name: &[u8]) -> CustomNames {
+    pub(crate) fn custom_name(&self, name: &[u8]) -> CustomNames {
         self.names.of(name)
+    }
+
+    /// The custom names that a backend knows once it has these settings.
+    pub fn all_custom_names(&self, settings: &Settings) -> CustomNames {
+        self.names.all_among(settings)
     }
 
     /// The custom names among settings.

@@ -36,7 +36,6 @@ use crate::parts::statements::journal::Journal;
 use crate::parts::statements::shared::{Statement, Unnamed};
 use crate::relay::backend::PoolRef;
 use crate::relay::client::Client;
-use crate::relay::client_info::PoolMode;
 use crate::relay::socket::Socket;
 use crate::session::settings::{PlanReads, Settings, is_custom};
 use crate::wire::error::ClientError;
@@ -166,7 +165,6 @@ impl<S: Socket> Client<S> {
         let reads = pool.statements.reads();
         let may = is_at_rest
             && self.is_plain()
-            && self.serving.mode() == PoolMode::Transaction
             && !pool.is_shared_by_users()
             && !self.socket.is_encrypted()
             && self.socket.can_move()

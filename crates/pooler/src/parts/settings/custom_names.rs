@@ -67,11 +67,15 @@ impl KnownNames {
         CustomNames(1 << at)
     }
 
-    /// Those among settings.
+    /// Those among settings that a client has: a name without a number is none.
     pub(crate) fn among(&self, settings: &Settings) -> CustomNames {
+        CustomNames(self.all_among(settings).0 & !CustomNames::ONE_TOO_MANY.0)
+    }
+
+    /// Those among settings that a backend knows once it has them.
+    pub(crate) fn all_among(&self, settings: &Settings) -> CustomNames {
         let names = settings.iter().filter(|(name, _)| is_custom(name));
-        let all = names.fold(CustomNames::NONE, |all, (name, _)| all.and(self.of(name)));
-        CustomNames(all.0 & !CustomNames::ONE_TOO_MANY.0) // having it is not enough
+        names.fold(CustomNames::NONE, |all, (name, _)| all.and(self.of(name)))
     }
 }
 
