@@ -4,18 +4,18 @@
 //! # Model
 //! One census serves all pools of a database ([`KnownFunctions`]). It is taken for the first client, which waits for it,
 //! before its pool's first server connection: that one may take the only place. It is taken again at
-//! once when a pool has seen a statement that may have changed a function; and every [`PERIOD`] while
-//! the database is in use, if a fingerprint of the catalogs shows a change. A server connection of
-//! the control side asks ([`super::enquiry`]).
+//! once when a pool has seen a statement that may have changed a function; and while the database is in use, if a
+//! fingerprint of the catalogs shows a change, which is asked for so often that a change is known within [`WINDOW`].
+//! A server connection of the control side asks ([`super::enquiry`]).
 //!
 //! # Limits
-//! Changes that bypass Hawser are known after [`PERIOD`]: until then a client may see what a
+//! Changes that bypass Hawser are known after [`WINDOW`]: until then a client may see what a
 //! function that was just made or changed has set for another.
 //! Databases with more than [`SOURCES_BYTES_MAX`] of source are not looked into, which is logged
 //! once. Of those, and as long as no look has succeeded, each text counts as one that may do anything.
 
 use std::collections::{HashMap, HashSet};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, LazyLock, Mutex};
 use std::time::{Duration, Instant};
 
@@ -28,7 +28,7 @@ use hawser_pooler::parts::functions::known::KnownFunctions;
 use hawser_pooler::parts::start_values::parameters::ServerParameters;
 use hawser_pooler::session::part::is_reported;
 use tokio::sync::Mutex as AsyncMutex;
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 
 use super::enquiry::Enquiries;
 use super::{PoolEntry, Pools, Route, locked};
@@ -39,9 +39,13 @@ use crate::phase::Phase;
 use crate::process::random_u64;
 use crate::shared::Shared;
 
-/// How often this checks for changes of a database that is in use. With the time of the look itself, a change is
-/// known within a second.
-const PERIOD: Duration = Duration::from_millis(800);
+/// A change in a database that is in use is known within this time, which the pause between two looks and the look
+/// share: where the server takes longer to answer, the pause is shorter. A bit less than the second that is promised.
+const WINDOW: Duration = Duration::from_millis(950);
+/// The longest pause between two looks.
+const PAUSE_MAX: Duration = Duration::from_millis(800);
+/// The shortest: a look takes the server some 5 ms, and 20 ms with thousands of functions.
+const PAUSE_MIN: Duration = Duration::from_millis(200);
 /// The same after a failed look.
 const RETRY: Duration = Duration::from_secs(1);
 /// How long a client waits for the first census of its database. Without it each transaction costs a
@@ -390,6 +394,8 @@ pub struct Censuses {
     pools: Arc<Pools>,
     enquiries: Arc<Enquiries>,
     known: Mutex<HashMap<Key, Arc<Place>>>,
+    /// What the slowest look since the last pause took, in milliseconds.
+    slowest_ms: AtomicU64,
 }
 
 /// What is known of one database's.
@@ -404,11 +410,16 @@ impl Known {
     /// Whether another look would show nothing new to a client that has asked since `since`.
     fn is_fresh(&self, since: Instant) -> bool {
         self.looked.is_some_and(|(at, outcome)| match outcome {
-            Outcome::Answered => at.elapsed() < PERIOD / 2,
+            Outcome::Answered => at.elapsed() < PAUSE_MIN / 2,
             Outcome::Unanswered if self.census.is_none() => at >= since,
             Outcome::Refused | Outcome::Unanswered => at.elapsed() < RETRY,
         })
     }
+}
+
+/// The pause before the next look, after one that took so long.
+fn pause_after(slowest: Duration) -> Duration {
+    WINDOW.saturating_sub(slowest).clamp(PAUSE_MIN, PAUSE_MAX)
 }
 
 fn key_of(route: &Route) -> Key {
@@ -418,7 +429,7 @@ fn key_of(route: &Route) -> Key {
 impl Censuses {
     /// Nothing yet.
     pub fn new(shared: Arc<Shared>, pools: Arc<Pools>, enquiries: Arc<Enquiries>) -> Self {
-        Self { shared, pools, enquiries, known: Mutex::default() }
+        Self { shared, pools, enquiries, known: Mutex::default(), slowest_ms: AtomicU64::new(0) }
     }
 
     fn of(&self, key: &Key) -> Arc<Place> {
@@ -447,7 +458,7 @@ impl Censuses {
         if !self.may_ask(entry) {
             return;
         }
-        let is_old = || functions_of(entry).is_older_than(2 * PERIOD, self.shared.loops.now());
+        let is_old = || functions_of(entry).is_older_than(2 * WINDOW, self.shared.loops.now());
         let is_known = entry.pool.knows_functions();
         if is_known && !is_old() {
             return; // as at nearly every login
@@ -466,11 +477,10 @@ impl Censuses {
 
     /// Renews outdated censuses until the process ends.
     pub async fn run(self: Arc<Self>) {
-        let mut tick = tokio::time::interval(PERIOD);
-        tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         while self.shared.phase() != Phase::Ending {
-            tick.tick().await;
             self.refresh();
+            let slowest = Duration::from_millis(self.slowest_ms.swap(0, Ordering::Relaxed));
+            sleep(pause_after(slowest)).await;
         }
     }
 
@@ -554,6 +564,10 @@ impl Censuses {
             }) => Outcome::Refused,
             Err(_) => Outcome::Unanswered,
         };
+        if outcome == Outcome::Answered {
+            let took_ms = u64::try_from(since.elapsed().as_millis()).unwrap_or(u64::MAX);
+            self.slowest_ms.fetch_max(took_ms, Ordering::Relaxed);
+        }
         known.looked = Some((Instant::now(), outcome));
         functions.looked(self.shared.loops.now());
         if outcome != Outcome::Unanswered {
@@ -717,5 +731,19 @@ fn shared_names(names: Names) -> Arc<Names> {
     match &*last {
         Some(last) if **last == names => last.clone(),
         _ => last.insert(Arc::new(names)).clone(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pause_and_the_look_share_the_window() {
+        for took_ms in [0, 5, 200, 500, 750] {
+            let took = Duration::from_millis(took_ms);
+            assert!(pause_after(took) + took <= WINDOW, "{took_ms} ms");
+        }
+        assert_eq!(pause_after(Duration::from_secs(5)), PAUSE_MIN);
     }
 }
