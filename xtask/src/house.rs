@@ -2,7 +2,7 @@
 //! table of the run before.
 //!
 //! # Model       code: a line that is neither blank nor only a comment, outside tests (`tests.rs`, `tests/`,
-//!               `#[cfg(test)]`); a type's methods: `fn`s in its `impl` blocks, also those of traits, by the
+//!               `#[cfg(test)]`, also of a module's declaration); a type's methods: `fn`s in its `impl` blocks, also those of traits, by the
 //!               type's name within a crate
 //! # Limits      text, not syntax: what macros write is not seen
 
@@ -34,8 +34,11 @@ type Type = (String, String);
 
 /// The table.
 pub(crate) fn table(tree: &Tree) -> String {
-    let files: Vec<File<'_>> =
-        tree.ending(".rs").filter_map(|(path, text)| file(path, text)).collect();
+    let rust = || tree.ending(".rs").filter(|(path, _)| path.starts_with("crates/"));
+    let tests: BTreeSet<String> =
+        rust().flat_map(|(path, text)| source::test_stems(path, &source::lines(text))).collect();
+    let product = rust().filter(|(path, _)| !source::is_test(path, &tests));
+    let files: Vec<File<'_>> = product.filter_map(|(path, text)| file(path, text)).collect();
     let mut out = String::new();
     let mut row = |name: &str, value: String| {
         let _ = writeln!(out, "{name:<46} {value}");
@@ -279,6 +282,18 @@ mod tests {
         assert_eq!(row(&files, "code of pooler, lines"), "3");
         assert_eq!(row(&files, "code of relay and parts, lines"), "3");
         assert_eq!(row(&files, "crates/pooler/src/relay/a.rs"), "3 lines of code");
+    }
+
+    #[test]
+    fn a_file_that_is_declared_for_tests_is_none_of_the_product() {
+        let files = [
+            ("crates/sys/src/a.rs", "fn a() {}\n#[cfg(test)]\nmod b;\nmod c;\n"),
+            ("crates/sys/src/a/b.rs", "fn b() {}\nmod d;\n"),
+            ("crates/sys/src/a/b/d.rs", "fn d() {}\n"),
+            ("crates/sys/src/a/c.rs", "fn c() {}\n"),
+            ("crates/sys/src/a/bc.rs", "fn bc() {}\n"),
+        ];
+        assert_eq!(row(&files, "code of sys, lines"), "4");
     }
 
     #[test]

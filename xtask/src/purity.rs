@@ -55,20 +55,11 @@ pub(crate) fn check(tree: &Tree) -> Vec<Finding> {
         .filter(|(path, _)| pure::is_pure(path))
         .map(|(path, text)| (path, source::lines(text)))
         .collect();
-    let tests: BTreeSet<String> = files
-        .iter()
-        .flat_map(|(path, lines)| {
-            source::test_modules(lines).into_iter().map(|module| submodule(path, &module))
-        })
-        .collect();
+    let tests: BTreeSet<String> =
+        files.iter().flat_map(|(path, lines)| source::test_stems(path, lines)).collect();
 
     let mut findings = Vec::new();
-    for (path, lines) in &files {
-        let stem = path.trim_end_matches(".rs");
-        let under_test = tests.iter().any(|t| stem == t || stem.starts_with(&format!("{t}/")));
-        if under_test {
-            continue;
-        }
+    for (path, lines) in files.iter().filter(|(path, _)| !source::is_test(path, &tests)) {
         for (index, line) in lines.iter().enumerate().filter(|(_, line)| !line.test) {
             for (word, reason) in WORDS {
                 if source::has_word(&line.code, word) {
@@ -83,13 +74,6 @@ pub(crate) fn check(tree: &Tree) -> Vec<Finding> {
         }
     }
     findings
-}
-
-/// Where the file of a submodule would be, without `.rs`.
-fn submodule(path: &str, module: &str) -> String {
-    let stem = path.trim_end_matches(".rs");
-    let directory = stem.strip_suffix("/lib").unwrap_or(stem);
-    format!("{directory}/{module}")
 }
 
 /// Modules of std that are named outside tests, with the line: `std::fs` and `std::{fs, io::Read}`.

@@ -7,6 +7,8 @@
 //!               comment from a string
 //! # Limits      macros that take unbalanced braces apart would confuse the end of a test module
 
+use std::collections::BTreeSet;
+
 /// One line of a file, taken apart.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
 pub(crate) struct Line {
@@ -25,15 +27,26 @@ pub(crate) fn lines(text: &str) -> Vec<Line> {
     lines
 }
 
-/// Modules that the file declares under `#[cfg(test)]` in files of their own: `mod tests;`.
-pub(crate) fn test_modules(lines: &[Line]) -> Vec<String> {
+/// The files, without `.rs`, of the modules that are declared for tests only. What lies below them is as well.
+pub(crate) fn test_stems(path: &str, lines: &[Line]) -> Vec<String> {
+    let stem = path.trim_end_matches(".rs");
+    let directory = stem.strip_suffix("/lib").unwrap_or(stem);
     let declared = lines.iter().filter(|line| line.test);
     declared
         .filter_map(|line| {
             let (_, after) = line.code.split_once("mod ")?;
-            Some(after.trim().strip_suffix(';')?.trim().to_owned())
+            Some(format!("{directory}/{}", after.trim().strip_suffix(';')?.trim()))
         })
         .collect()
+}
+
+/// Whether a file is one of [`test_stems`], or lies below one.
+pub(crate) fn is_test(path: &str, stems: &BTreeSet<String>) -> bool {
+    let stem = path.trim_end_matches(".rs");
+    stems.iter().any(|test| {
+        stem.strip_prefix(test.as_str())
+            .is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+    })
 }
 
 /// Whether `word` stands in `code` as a whole word or path, not inside a longer one.
@@ -236,7 +249,7 @@ mod tests {
         let marked: Vec<usize> =
             lines(text).iter().enumerate().filter(|(_, l)| l.test).map(|(i, _)| i).collect();
         assert_eq!(marked, [1, 2, 3, 4, 6, 7]);
-        assert_eq!(test_modules(&lines(text)), ["sim"]);
+        assert_eq!(test_stems("a/lib.rs", &lines(text)), ["a/sim"]);
     }
 
     #[test]
