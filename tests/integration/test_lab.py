@@ -199,56 +199,6 @@ def test_a_report_counts_what_went_through(env):
 
 
 @here
-def test_the_kernel_carries_what_it_can_and_says_what_it_cannot(env):
-    path = pathlib.Path(env.directory) / "rate.toml"
-    path.write_text("by = \"kernel\"\n[[link]]\nname = \"wan\"\nrate = \"8Mbit/s\"\nqueue = \"50packets\"\n")
-    # A megabyte takes a second at this rate.
-    program = ("import os, socket, time\nserver = socket.create_server((os.environ['HAWSER_LAB_NEAR'], 0))\n"
-               "client = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)\n"
-               "for _ in range(1000):\n  client.sendto(bytes(1000), (os.environ['HAWSER_LAB_FAR'], 9))\n  time.sleep(0.0005)")
-    try:
-        with network(path) as name:
-            lab("run", name, "--accept-unfaithful", "--", "python3", "-c", program)
-            report = lab("report", name).stdout
-            assert "by the kernel (tbf, netem)" in report and "probes: lateness" in report, report
-            forward, backward = json.loads(lab("report", name, "--json").stdout)["paths"]
-            assert forward["carried_by"] == "netem" and forward["packets"] == 1000 and forward["bytes"] == 1000 * 1028, forward
-            assert backward["dropped_by_queue"] == 0, backward
-    except AssertionError as error:
-        if f"exit code {LACKS}" not in str(error):
-            raise
-        raise Skip(f"this kernel lacks a part: {error}") from error
-    with network(path, "--by", "emulator") as name:
-        assert json.loads(lab("report", name, "--json").stdout)["paths"][0]["carried_by"] == "emulator"
-    # What it cannot do at all, and what this one may lack.
-    assert "limits per flow" in lab("up", "per-flow", "--name", "beyond", "--by", "kernel", check=WRONG).stderr
-    run = lab("up", "long-fat", "--name", "delayed", "--by", "kernel", check=None)
-    if run.returncode == 0:
-        lab("down", "delayed")
-    else:
-        assert run.returncode == LACKS and "CONFIG_NET_SCH_NETEM" in run.stderr and "emulator" in run.stderr, run
-    lab("up", "lan", "--name", "nobody", "--by", "nobody", check=2)
-    assert not [one for one in ("beyond", "delayed", "nobody") if about(one)]
-
-
-@here
-def test_nothing_is_left_of_the_kernels_queues_when_killed(env):
-    path = pathlib.Path(env.directory) / "cut.toml"
-    path.write_text("[[link]]\nrate = \"8Mbit/s\"\noutages = [{ at = \"1ms\", lasts = \"1ms\", every = \"5ms\" }]\n")
-    up = lab("up", path, "--name", f"cut-{os.getpid()}", "--by", "kernel", check=None)
-    if up.returncode == LACKS:
-        raise Skip(f"this kernel lacks a part: {up.stderr.strip()}")
-    assert up.returncode == 0, up.stderr
-    holder = about(f"cut-{os.getpid()}")
-    # Its own and the hosts': the wires' and the probes' are nobody else's.
-    before = {link for link in namespaces_of(holder["pid"])}
-    os.kill(holder["pid"], signal.SIGKILL)
-    wait_until(lambda: not exists(holder["pid"]), "it has ended")
-    assert len(before) >= 3, before
-    wait_until(lambda: not (before - {os.readlink("/proc/self/ns/net")}) & namespaces(), "its namespaces are gone")
-
-
-@here
 def test_without_rights_it_says_which(env):
     if os.geteuid() != 0:
         raise Skip("only root can give its rights away")
@@ -281,16 +231,6 @@ def namespaces():
     for path in pathlib.Path("/proc").glob("[0-9]*/ns/net"):
         with contextlib.suppress(OSError):
             found.add(os.readlink(path))
-    return found
-
-
-def namespaces_of(pid):
-    """Network namespaces that a process holds, by descriptors and by threads."""
-    found = set()
-    for path in [*pathlib.Path(f"/proc/{pid}/fd").iterdir(), *pathlib.Path(f"/proc/{pid}/task").glob("*/ns/net")]:
-        with contextlib.suppress(OSError):
-            if (link := os.readlink(path)).startswith("net:"):
-                found.add(link)
     return found
 
 
@@ -349,18 +289,6 @@ def test_all_algorithms_are_compared_in_a_kernel_of_its_own(env):
     assert sum(found["report"]["lateness"]["counts"][80:]) == 0, found["report"]["lateness"]
     refused = lab("--kernel", "--image", KERNEL, "--algorithms", "nosuchthing", check=78)
     assert "nosuchthing" in refused.stderr, refused.stderr
-
-
-@limit(400)
-@here
-def test_the_kernels_queues_are_as_asked_where_it_has_netem(env):
-    if not KERNEL.is_file():
-        raise Skip(f"there is no {KERNEL}: `make lab-kernel` builds it")
-    run = lab("--kernel", "--selftest", "--by", "kernel", "--image", KERNEL, "--json", check=None, seconds=390)
-    assert run.returncode == 0, run.stdout + run.stderr
-    found = json.loads(run.stdout)
-    assert len(found["checks"]) >= 20 and all(check["is_right"] for check in found["checks"]), found
-    assert {"Mbit/s", "ms", "%", "packets"} == {check["unit"] for check in found["checks"]}
 
 
 @needs_mptcp

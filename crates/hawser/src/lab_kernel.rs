@@ -16,7 +16,7 @@
 //!   came of it
 //!
 //! # Why not
-//! netem inside, but where `--by kernel` asks for it: the emulator is the one of `hawser lab up`, so that
+//! netem inside: the emulator is the one of `hawser lab up`, so that
 //! a seed loses the same packets here and there, and all that descriptions know works.
 //!
 //! # Limits
@@ -28,7 +28,6 @@ pub mod image;
 pub mod inside;
 pub mod outcome;
 
-use hawser_lab::wan::description::By;
 use serde::{Deserialize, Serialize};
 
 /// What is to be done inside.
@@ -46,8 +45,6 @@ pub struct Plan {
     pub rounds: u32,
     /// What the networks' chance follows from.
     pub seed: u64,
-    /// Who carries the networks.
-    pub by: By,
     /// Whether the laboratory is proved, and nothing is compared.
     pub is_selftest: bool,
     /// Between the two ends of a comparison.

@@ -6,8 +6,6 @@
 //!               all of rtnetlink: ten kinds of messages are needed, of several hundred
 //! # Limits      Linux 3.10; CAP_NET_ADMIN in the namespace
 
-pub mod queueing;
-
 use std::ffi::CStr;
 use std::io;
 use std::net::IpAddr;
@@ -97,24 +95,6 @@ impl Routing {
         self.ask(libc::RTM_NEWLINK, 0, &link(interface.0, 0), &sizes)
     }
 
-    /// Makes an Ethernet interface of the calling thread's namespace the end of a line between two
-    /// hosts: both ends have the same hardware address, so that none is asked for (ARP, neighbour
-    /// discovery), and TCP's segments leave it as packets, not to be cut later.
-    ///
-    /// Packets are cut on the way out, and not made small by TCP (`IFLA_GSO_MAX_SEGS`): for a buffer
-    /// full of small ones its accounting leaves two thirds to what is sent.
-    ///
-    /// # Errors
-    /// EADDRNOTAVAIL for a hardware address that is none, EPERM.
-    pub fn set_line(&mut self, name: &str, hardware: [u8; 6]) -> io::Result<()> {
-        let mut line = Writer::default();
-        line.bytes(libc::IFLA_ADDRESS, &hardware);
-        let flags = libc::IFF_NOARP.cast_unsigned();
-        let interface = self.interface(name)?;
-        self.ask(libc::RTM_NEWLINK, 0, &link(interface.0, flags), &line)?;
-        end_segmentation(name)
-    }
-
     /// Gives an interface an address, and by it a route to `prefix_bits` of its neighbours. An IPv6
     /// address is usable at once, without duplicate address detection.
     ///
@@ -191,26 +171,6 @@ impl Routing {
         let flags = u16::try_from(flags).expect("flags are 16 bits");
         self.0.ask(&Question::new(kind, flags | ACK, fixed).with(attributes))?;
         Ok(())
-    }
-}
-
-/// Has TCP's segments cut into packets before they leave an interface (`ethtool -K NAME tso off`).
-fn end_segmentation(name: &str) -> io::Result<()> {
-    const ETHTOOL_STSO: u32 = 0x1f;
-    // SAFETY: ifreq is plain data, for which zeroes are valid.
-    let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
-    for (to, from) in request.ifr_name.iter_mut().zip(name.bytes()) {
-        *to = libc::c_char::from_ne_bytes([from]);
-    }
-    // ethtool_value: the command, and off
-    let mut value = [ETHTOOL_STSO, 0];
-    request.ifr_ifru.ifru_data = value.as_mut_ptr().cast();
-    let socket = rustix::net::socket(AddressFamily::INET, SocketType::DGRAM, None)?;
-    // SAFETY: SIOCETHTOOL reads an ifreq, and an ethtool_value where its data points, which lives
-    // through the call.
-    match unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCETHTOOL, &raw mut request) } {
-        0 => Ok(()),
-        _ => Err(io::Error::last_os_error()),
     }
 }
 

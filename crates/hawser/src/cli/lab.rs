@@ -22,7 +22,6 @@ use hawser_lab::namespaces::report::Snapshot;
 use hawser_lab::namespaces::selftest::{self, SelftestError};
 use hawser_lab::namespaces::{Laboratory, UpError, setup};
 use hawser_lab::wan::Description;
-use hawser_lab::wan::description::By;
 use hawser_lab::wan::named::{NAMED, named};
 use hawser_lab::wan::parse::parse;
 
@@ -103,10 +102,6 @@ struct Up {
     /// What all of its chance follows from.
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// Who carries what is limited, delayed or lossy: the emulator, or the kernel's own queues (netem)
-    /// [default: as the description says; there, auto].
-    #[arg(long, value_name = "auto|kernel|emulator", value_parser = kernel::by())]
-    by: Option<By>,
     /// Stay in the foreground: the network is up until this process ends.
     #[arg(long)]
     foreground: bool,
@@ -168,9 +163,6 @@ struct Report {
 
 #[derive(Debug, Args)]
 struct Selftest {
-    /// Whose: the emulator's, or that of the kernel's own queues (netem).
-    #[arg(long, value_name = "WHO", default_value = "emulator", value_parser = kernel::by())]
-    by: By,
     #[command(flatten)]
     format: Format,
 }
@@ -200,8 +192,7 @@ impl From<UpError> for Failure {
     fn from(error: UpError) -> Self {
         let code = match error {
             UpError::Rights { .. } | UpError::Device { .. } => NO_RIGHTS,
-            UpError::Setting { .. } | UpError::Beyond { .. } => DESCRIPTION_WRONG,
-            UpError::Lacks { .. } => LACKS,
+            UpError::Setting { .. } => DESCRIPTION_WRONG,
             UpError::Kernel { .. } => 1,
         };
         Self(code, error.to_string())
@@ -242,7 +233,7 @@ pub(super) fn run(arguments: &Lab) -> ExitCode {
             LabCommand::List(format) => list(format.json),
             LabCommand::Report(arguments) => report(arguments),
             LabCommand::Show(arguments) => show(&arguments.name),
-            LabCommand::Selftest(arguments) => self_test(arguments.by, arguments.format.json),
+            LabCommand::Selftest(arguments) => self_test(arguments.format.json),
             LabCommand::Inside { exchange } => inside::run(exchange),
         },
         (None, Some(names)) => kernel::run(names, &arguments.kernel),
@@ -299,7 +290,6 @@ fn up(arguments: &Up) -> Result<(), Failure> {
     let seed = arguments.seed.to_string();
     let mut child = Command::new("/proc/self/exe")
         .args(["lab", "up", "--foreground", "--tell", "--seed", &seed, "--name", &name])
-        .args(arguments.by.map(|by| format!("--by={}", by.name())))
         .arg("--")
         .arg(&source)
         .current_dir("/")
@@ -326,10 +316,7 @@ fn up(arguments: &Up) -> Result<(), Failure> {
 }
 
 fn up_here(arguments: &Up) -> Result<(), Failure> {
-    let (mut description, own_name, source) = description(&arguments.description)?;
-    if let Some(by) = arguments.by {
-        description.carry_by(by);
-    }
+    let (description, own_name, source) = description(&arguments.description)?;
     let claim = control::claim(arguments.name.as_deref().unwrap_or(&own_name))?;
     if arguments.tell {
         hawser_sys::namespace::leave_terminal().map_err(failed)?;
@@ -458,9 +445,9 @@ fn show(name: &str) -> Result<(), Failure> {
     Ok(())
 }
 
-fn self_test(by: By, json: bool) -> Result<(), Failure> {
+fn self_test(json: bool) -> Result<(), Failure> {
     setup::obtain_rights()?;
-    let findings = selftest::run(by, |check| {
+    let findings = selftest::run(|check| {
         if !json {
             print(&format!("{check}\n"));
         }

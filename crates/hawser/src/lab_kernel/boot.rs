@@ -245,7 +245,6 @@ mod tests {
             seconds: 60,
             rounds: 1,
             seed: 1,
-            by: hawser_lab::wan::description::By::Auto,
             is_selftest: false,
             token: "a token for this test".to_owned(),
         }

@@ -11,7 +11,6 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 
 use hawser_congestion::cc::serve::PORT_DEFAULT;
 use hawser_lab::namespaces::selftest::Findings;
-use hawser_lab::wan::description::By;
 use hawser_sys::congestion;
 
 use super::{
@@ -111,9 +110,9 @@ fn hawser(plan: &Plan) -> Command {
 /// The laboratory itself, for the account in the plan.
 fn prove(exchange: &Path, plan: &Plan) -> io::Result<End> {
     let kernel = fs::read_to_string("/proc/sys/kernel/osrelease")?;
-    say(&format!("selftest, by {}, Linux {} in virtual time", plan.by.name(), kernel.trim()));
+    say(&format!("selftest, Linux {} in virtual time", kernel.trim()));
     let mut command = hawser(plan);
-    command.args(["lab", "selftest", "--json", "--by", plan.by.name()]);
+    command.args(["lab", "selftest", "--json"]);
     command.stdout(File::create(exchange.join(SELFTEST_FILE))?).stderr(Stdio::piped());
     let output = command.spawn()?.wait_with_output()?;
     let findings = fs::read(exchange.join(SELFTEST_FILE))?;
@@ -134,10 +133,6 @@ fn compare(exchange: &Path, plan: &Plan, network: usize) -> io::Result<End> {
     ));
     let mut up = hawser(plan);
     up.args(["lab", "up", "--name", NETWORK, "--seed", &plan.seed.to_string()]);
-    // Else as the description says.
-    if plan.by != By::Auto {
-        up.args(["--by", plan.by.name()]);
-    }
     up.arg("--");
     succeed(up.arg(exchange.join(description_file(network))))?;
     let far = far_address(plan)?;

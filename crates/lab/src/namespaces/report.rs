@@ -20,7 +20,6 @@ use serde::{Deserialize, Serialize};
 
 use super::Laboratory;
 use super::lateness::LatenessCounts;
-use super::wires::{Carrier, Counted, send_drops};
 use crate::wan::direction::{Cause, Counts};
 use crate::wan::network::{End, PathCounts, Port};
 
@@ -32,12 +31,6 @@ pub const LATE_SHARE: u64 = 100;
 pub struct Snapshot {
     /// How late packets left.
     pub lateness: LatenessCounts,
-    /// How late probes left beside the links that the kernel carries; none where it carries none.
-    #[serde(default)]
-    pub probes: LatenessCounts,
-    /// Whether chance by the kernel follows from the seed; `None` where it has no chance to do.
-    #[serde(default)]
-    pub kernel_is_seeded: Option<bool>,
     /// What the description calls late, in microseconds.
     pub lateness_max_us: u64,
     /// Packets that the kernel did not take.
@@ -63,8 +56,7 @@ pub struct PathReport {
     pub path: usize,
     /// `near>far`.
     pub direction: String,
-    /// `emulator`, `netem` where the kernel's queues do it, or `kernel` where the link does nothing
-    /// to packets; such are not counted.
+    /// `emulator`, or `kernel` where the link does nothing to packets; such are not counted.
     pub carried_by: String,
     /// Packets that came.
     pub packets: u64,
@@ -99,13 +91,13 @@ pub(super) fn snapshot(laboratory: &Laboratory) -> io::Result<Snapshot> {
         }
     };
     let mut snapshot = Snapshot::before_traffic(laboratory);
-    for (link, carrier) in laboratory.carriers.iter().enumerate() {
-        if *carrier == Carrier::Pair {
+    for (link, of_link) in description.links.iter().enumerate() {
+        if of_link.is_plain() {
             let ports = End::BOTH.map(|end| Port { link, end });
             snapshot.paths.extend(ports.map(|port| report(port, 0, "kernel")));
         }
     }
-    let counted = |from: Port, path: usize, counts: Counts, carried_by: &str| {
+    let counted = |from: Port, path: usize, counts: Counts| {
         let dropped = |cause: Cause| counts.dropped[cause as usize];
         PathReport {
             packets: counts.packets,
@@ -114,23 +106,15 @@ pub(super) fn snapshot(laboratory: &Laboratory) -> io::Result<Snapshot> {
             dropped_by_queue: dropped(Cause::Queue),
             dropped_by_limit: dropped(Cause::Limit),
             dropped_by_loss: dropped(Cause::Loss),
-            ..report(from, path, carried_by)
+            ..report(from, path, "emulator")
         }
     };
-    if let Some(wires) = &laboratory.wires {
-        let Counted { ways, drops, is_over } = wires.counts(description)?;
-        let reports = ways.into_iter().map(|(from, counts)| counted(from, 0, counts, "netem"));
-        snapshot.paths.extend(reports);
-        snapshot.device_drops += drops;
-        snapshot.is_over = is_over;
-        snapshot.probes = wires.lateness();
-    }
     if let Some(emulator) = &laboratory.emulator {
         let books = emulator.books();
         snapshot.lateness = books.lateness.read();
         snapshot.refused = books.refused.load(Ordering::Relaxed);
         snapshot.overflows = books.overflows.load(Ordering::Relaxed);
-        snapshot.is_over |= books.is_over.load(Ordering::Relaxed);
+        snapshot.is_over = books.is_over.load(Ordering::Relaxed);
         let priority = match emulator.priority() {
             Priority::Ordinary => "ordinary",
             Priority::Fifo => "fifo",
@@ -138,12 +122,10 @@ pub(super) fn snapshot(laboratory: &Laboratory) -> io::Result<Snapshot> {
         };
         snapshot.priority = Some(priority.to_owned());
         for PathCounts { from, path, counts } in books.paths() {
-            if laboratory.carriers[from.link] == Carrier::Emulator {
-                snapshot.paths.push(counted(from, path, counts, "emulator"));
+            if !description.links[from.link].is_plain() {
+                snapshot.paths.push(counted(from, path, counts));
             }
         }
-    }
-    if laboratory.emulator.is_some() || laboratory.wires.is_some() {
         for host in &laboratory.hosts {
             let read = || std::fs::read_to_string("/proc/thread-self/net/dev");
             snapshot.device_drops += send_drops(&namespace::within(host, read)??);
@@ -157,8 +139,6 @@ impl Snapshot {
         let lateness_max = laboratory.description.lateness_max.as_micros();
         Self {
             lateness: LatenessCounts::default(),
-            probes: LatenessCounts::default(),
-            kernel_is_seeded: laboratory.kernel_is_seeded(),
             lateness_max_us: u64::try_from(lateness_max).unwrap_or(u64::MAX),
             refused: 0,
             overflows: 0,
@@ -174,7 +154,6 @@ impl Snapshot {
     pub fn since(&self, before: &Self) -> Self {
         let mut between = self.clone();
         between.lateness = self.lateness.since(&before.lateness);
-        between.probes = self.probes.since(&before.probes);
         // An interface that was deleted inside takes its counts with it.
         let take = |from: &mut u64, before: u64| *from = from.saturating_sub(before);
         take(&mut between.refused, before.refused);
@@ -198,15 +177,12 @@ impl Snapshot {
             return Some("a device was deleted inside: nothing is emulated any more".into());
         }
         let limit = Duration::from_micros(self.lateness_max_us);
-        for (counts, what) in [(&self.lateness, "packets"), (&self.probes, "probes")] {
-            let late = counts.later_than(limit);
-            if late * LATE_SHARE > counts.packets() {
-                return Some(format!(
-                    "{late} of {} {what} left more than {limit:?} late (1 in {LATE_SHARE} may): {}",
-                    counts.packets(),
-                    figures(counts)
-                ));
-            }
+        let (late, packets) = (self.lateness.later_than(limit), self.lateness.packets());
+        if late * LATE_SHARE > packets {
+            return Some(format!(
+                "{late} of {packets} packets left more than {limit:?} late (1 in {LATE_SHARE} may): {}",
+                figures(&self.lateness)
+            ));
         }
         for (count, what) in [
             (self.device_drops, "dropped by a device because its reader was behind"),
@@ -259,16 +235,15 @@ impl fmt::Display for Snapshot {
             let figures = figures(&self.lateness);
             writeln!(f, "by the emulator (TUN), {priority} priority: {figures}")?;
         }
-        if self.paths.iter().any(|path| path.carried_by == "netem") {
-            let seed = match self.kernel_is_seeded {
-                Some(false) => ", which takes no seed: what is lost differs each time",
-                _ => "",
-            };
-            let (probes, figures) = (self.probes.packets(), figures(&self.probes));
-            writeln!(f, "by the kernel (tbf, netem){seed}; {probes} probes: {figures}")?;
-        }
         Ok(())
     }
+}
+
+/// Packets that interfaces dropped when sending, by `/proc/net/dev`: the 12th figure of a line.
+fn send_drops(text: &str) -> u64 {
+    let lines = text.lines().filter_map(|line| line.split_once(':'));
+    let figures = lines.filter(|(name, _)| name.trim() != "lo").map(|(_, figures)| figures);
+    figures.filter_map(|f| f.split_whitespace().nth(11)?.parse::<u64>().ok()).sum()
 }
 
 #[cfg(test)]
@@ -281,8 +256,6 @@ mod tests {
         late_ms.iter().for_each(|&ms| lateness.record(Duration::from_millis(ms)));
         Snapshot {
             lateness: lateness.read(),
-            probes: LatenessCounts::default(),
-            kernel_is_seeded: None,
             lateness_max_us: 1_000,
             refused: 0,
             overflows: 0,

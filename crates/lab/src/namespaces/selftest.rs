@@ -1,7 +1,7 @@
 //! Does the laboratory do what is asked of it, here and now?
 //!
 //! # Model
-//! Of the emulator, or of the kernel's queues ([`by_kernel`]). Each check brings a network up, sends through it, and compares what the receiver saw with what
+//! Each check brings a network up, sends through it, and compares what the receiver saw with what
 //! the description asks, or with what virtual time says of the same description, seed and traffic.
 //! A run whose packets left late is no proof of anything: it is refused, not failed.
 //!
@@ -12,8 +12,6 @@
 //!               than 2 %. The packets that are lost are the very ones that the model loses, and
 //!               the model is measured over a million
 
-mod by_kernel;
-
 use std::borrow::Cow;
 use std::fmt;
 use std::io;
@@ -23,7 +21,7 @@ use serde::{Deserialize, Serialize};
 
 use super::report::Snapshot;
 use super::{Laboratory, UpError, probe};
-use crate::wan::description::{By, Description};
+use crate::wan::description::Description;
 use crate::wan::direction::{Direction, Fate};
 use crate::wan::flow::Flow;
 use crate::wan::network::{End, Network, Port};
@@ -130,7 +128,7 @@ impl std::error::Error for SelftestError {}
 type Measure = fn(&mut Bench) -> Measured;
 type Measured = Result<Vec<Check>, SelftestError>;
 
-/// Of the emulator, in the order of the run.
+/// In the order of the run.
 const CHECKS: [(&str, Measure); 9] = [
     ("rate", rate),
     ("delay", delay),
@@ -143,21 +141,16 @@ const CHECKS: [(&str, Measure); 9] = [
     ("virtual time", agreement),
 ];
 
-/// Runs all checks; `tell` gets each as it is made. `by` selects the carrier: [`By::Auto`] is the
-/// emulator.
+/// Runs all checks; `tell` gets each as it is made.
 ///
 /// # Errors
 /// There is no laboratory to check.
-pub fn run(by: By, mut tell: impl FnMut(&Check)) -> Result<Findings, SelftestError> {
-    let (by, checks) = match by {
-        By::Kernel => (by, &by_kernel::CHECKS[..]),
-        By::Auto | By::Emulator => (By::Emulator, &CHECKS[..]),
-    };
+pub fn run(mut tell: impl FnMut(&Check)) -> Result<Findings, SelftestError> {
     let mut findings = Findings::default();
-    for &(name, check) in checks {
+    for (name, check) in CHECKS {
         let mut reason = None;
         for _ in 0..TRIES {
-            let mut bench = Bench { by, ..Bench::default() };
+            let mut bench = Bench::default();
             let found = check(&mut bench)?;
             reason = bench.unfaithful;
             if reason.is_none() {
@@ -175,9 +168,6 @@ pub fn run(by: By, mut tell: impl FnMut(&Check)) -> Result<Findings, SelftestErr
 /// Brings networks up and watches how they do.
 #[derive(Default)]
 struct Bench {
-    by: By,
-    /// Whether the last laboratory's was.
-    kernel_is_seeded: bool,
     unfaithful: Option<String>,
     lateness: Duration,
 }
@@ -189,15 +179,11 @@ impl Bench {
         seed: u64,
         traffic: &[Traffic],
     ) -> Result<(Vec<Outcome>, Snapshot), SelftestError> {
-        let mut description = parsed(toml)?;
-        description.carry_by(self.by);
-        let laboratory = Laboratory::up(description, seed).map_err(SelftestError::Up)?;
+        let laboratory = Laboratory::up(parsed(toml)?, seed).map_err(SelftestError::Up)?;
         let outcomes = probe::run(&laboratory, traffic).map_err(SelftestError::Traffic)?;
         let snapshot = laboratory.snapshot().map_err(SelftestError::Traffic)?;
         self.unfaithful = self.unfaithful.take().or(snapshot.unfaithful());
-        for counts in [&snapshot.lateness, &snapshot.probes] {
-            self.lateness = self.lateness.max(counts.quantile(0.999));
-        }
+        self.lateness = self.lateness.max(snapshot.lateness.quantile(0.999));
         Ok((outcomes, snapshot))
     }
 }

@@ -19,7 +19,6 @@ use hawser_sys::namespace;
 use hawser_sys::rtnetlink::{MAIN_TABLE, Routing};
 use hawser_sys::tun::Tun;
 
-use super::wires::{self, Carrier, Part, Wires};
 use crate::wan::Description;
 use crate::wan::description::Host;
 use crate::wan::network::{End, Port};
@@ -61,20 +60,6 @@ pub enum UpError {
         /// What the kernel said.
         source: io::Error,
     },
-    /// The kernel must carry a link, and has no such queues.
-    Beyond {
-        /// Which.
-        link: String,
-        /// What it asks for.
-        why: &'static str,
-    },
-    /// The kernel must carry a link, and lacks a part.
-    Lacks {
-        /// Which link.
-        link: String,
-        /// What is missing.
-        part: Part,
-    },
     /// A setting of the description was refused.
     Setting {
         /// On which host.
@@ -109,16 +94,6 @@ impl fmt::Display for UpError {
                  (modprobe tun), which this user may open, and CAP_NET_ADMIN; links without any \
                  need neither"
             ),
-            Self::Beyond { link, why } => write!(
-                f,
-                "link `{link}` cannot be carried by the kernel: it has {why}; `auto` and \
-                 `emulator` (`--by`, or `by` in the description) do that"
-            ),
-            Self::Lacks { link, part } => write!(
-                f,
-                "link `{link}` cannot be carried by this kernel, which has no {part}; `auto` and \
-                 `emulator` (`--by`, or `by` in the description) do without"
-            ),
             Self::Setting { host, name, source } => {
                 write!(f, "host `{host}`: setting `{name}` was refused: {source}")?;
                 if name == CONGESTION_CONTROL {
@@ -143,7 +118,6 @@ impl std::error::Error for UpError {
             | Self::Device { source }
             | Self::Setting { source, .. }
             | Self::Kernel { source, .. } => Some(source),
-            Self::Beyond { .. } | Self::Lacks { .. } => None,
         }
     }
 }
@@ -186,23 +160,8 @@ pub(super) fn namespace(whom: &str) -> Result<OwnedFd, UpError> {
     })
 }
 
-/// What stands after [`build`].
-#[derive(Debug)]
-pub(super) struct Built {
-    /// The namespaces of the hosts.
-    pub(super) hosts: Vec<OwnedFd>,
-    /// A device for each end of a link that is to be emulated.
-    pub(super) devices: Devices,
-    /// The links that the kernel carries.
-    pub(super) wires: Option<Wires>,
-}
-
-/// All that joins the hosts, each link as `carriers` says.
-pub(super) fn build(
-    description: &Description,
-    carriers: &[Carrier],
-    seed: u64,
-) -> Result<Built, UpError> {
+/// The namespaces of the hosts, with all that joins them, and the devices of what is emulated.
+pub(super) fn build(description: &Description) -> Result<(Vec<OwnedFd>, Devices), UpError> {
     let mut hosts = Vec::new();
     for host in &description.hosts {
         hosts.push(namespace(&format!("host `{}`", host.name))?);
@@ -211,12 +170,8 @@ pub(super) fn build(
     for (index, host) in description.hosts.iter().enumerate() {
         inside(&hosts[index], || prepare(host))?;
     }
-    let wires = Wires::lay(description, carriers, &hosts, seed)?;
     for (index, link) in description.links.iter().enumerate() {
-        if carriers[index] == Carrier::Kernel {
-            continue;
-        }
-        if carriers[index] == Carrier::Pair {
+        if link.is_plain() {
             let name = CString::new(link.name.as_str()).expect("names have no NUL");
             let [first, second] = link.between.map(|host| &hosts[host]);
             inside(first, || {
@@ -234,7 +189,7 @@ pub(super) fn build(
     // Both ends of every link must be there before any route leads over it.
     for (index, namespace) in hosts.iter().enumerate() {
         inside(namespace, || {
-            connect(description, carriers, index)
+            connect(description, index)
                 .map_err(at(format!("addresses of host `{}`", description.hosts[index].name)))
         })?;
     }
@@ -245,7 +200,7 @@ pub(super) fn build(
             configure(&description.hosts[index])
         })?;
     }
-    Ok(Built { hosts, devices, wires })
+    Ok((hosts, devices))
 }
 
 pub(super) fn inside<R: Send>(
@@ -311,15 +266,12 @@ fn has_ipv6() -> bool {
     std::path::Path::new("/proc/net/if_inet6").exists()
 }
 
-fn connect(description: &Description, carriers: &[Carrier], host: usize) -> io::Result<()> {
+fn connect(description: &Description, host: usize) -> io::Result<()> {
     let mut routing = Routing::open()?;
     for port in description.ports(host) {
         let link = &description.links[port.link];
         let interface = routing.interface(&link.name)?;
-        if carriers[port.link] == Carrier::Kernel {
-            routing.set_line(&link.name, wires::hardware(port.link))?;
-        }
-        if carriers[port.link] != Carrier::Pair && has_ipv6() {
+        if !link.is_plain() && has_ipv6() {
             // No link-local address, so that no neighbour discovery is sent, as between a pair's
             // ends.
             set(&format!("net.ipv6.conf.{}.addr_gen_mode", link.name), "1")?;

@@ -7,8 +7,6 @@ use std::collections::VecDeque;
 use std::net::{Ipv4Addr, Ipv6Addr};
 use std::time::Duration;
 
-use serde::{Deserialize, Serialize};
-
 use super::direction::Wire;
 use super::network::{End, Port};
 
@@ -50,38 +48,8 @@ pub struct Link {
     pub between: [usize; 2],
     /// Largest packet.
     pub mtu_bytes: u32,
-    /// What carries it.
-    pub by: By,
     /// At least one; more are chosen from by a hash of the flow.
     pub paths: Vec<Path>,
-}
-
-/// What carries a link that does something to packets.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum By {
-    /// The emulator; the kernel where the link is faster than that and nothing in it is by chance.
-    #[default]
-    Auto,
-    /// The kernel: where it cannot, there is no laboratory.
-    Kernel,
-    /// The emulator.
-    Emulator,
-}
-
-impl By {
-    /// All of them.
-    pub const ALL: [Self; 3] = [Self::Auto, Self::Kernel, Self::Emulator];
-
-    /// As descriptions and users have it.
-    #[must_use]
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Auto => "auto",
-            Self::Kernel => "kernel",
-            Self::Emulator => "emulator",
-        }
-    }
 }
 
 /// One way through a link.
@@ -121,11 +89,6 @@ impl Link {
 }
 
 impl Description {
-    /// Sets what carries its links, whatever the description says.
-    pub fn carry_by(&mut self, by: By) {
-        self.links.iter_mut().for_each(|link| link.by = by);
-    }
-
     /// The index of a host.
     #[must_use]
     pub fn host(&self, name: &str) -> Option<usize> {

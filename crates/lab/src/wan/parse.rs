@@ -19,7 +19,7 @@ use serde::de::{Deserializer, Error as _, MapAccess, Unexpected, Visitor};
 use toml::Spanned;
 
 use super::description::{
-    By, CLASSES_MAX, Description, HOSTS_MAX, Host, LINKS_MAX, Link, PATHS_MAX, Path,
+    CLASSES_MAX, Description, HOSTS_MAX, Host, LINKS_MAX, Link, PATHS_MAX, Path,
 };
 use super::direction::{ETHERNET_OVERHEAD_BYTES, Reorder, Wire};
 use super::limit::{Excess, Limit};
@@ -86,7 +86,6 @@ struct RawDescription {
     host: Vec<Spanned<RawHost>>,
     link: Spanned<Vec<Spanned<RawLink>>>,
     lateness_max: Option<Span>,
-    by: Option<By>,
 }
 
 #[derive(Deserialize)]
@@ -147,7 +146,6 @@ with_the_keys_of_a_direction! {
         name: Option<String>,
         between: Option<[String; 2]>,
         mtu: Option<u32>,
-        by: Option<By>,
         rtt: Option<Span>,
         forward: Option<RawDirection>,
         backward: Option<RawDirection>,
@@ -319,7 +317,7 @@ impl RawLimit {
 
 impl RawDescription {
     fn resolve(self) -> Result<Description, Fault> {
-        let (hosts, by) = (resolve_hosts(self.host)?, self.by.unwrap_or_default());
+        let hosts = resolve_hosts(self.host)?;
         let at = self.link.span();
         let raw_links = self.link.into_inner();
         if raw_links.is_empty() || raw_links.len() > LINKS_MAX {
@@ -328,7 +326,7 @@ impl RawDescription {
         let mut links: Vec<Link> = Vec::new();
         for (index, raw) in raw_links.into_iter().enumerate() {
             let at = raw.span();
-            let link = raw.into_inner().resolve(index, &hosts, by, &at)?;
+            let link = raw.into_inner().resolve(index, &hosts, &at)?;
             if links.iter().any(|other| other.name == link.name) {
                 return fault(&at, format!("two links are named `{}`", link.name));
             }
@@ -397,13 +395,7 @@ fn is_name(name: &str, bytes_max: usize) -> bool {
 }
 
 impl RawLink {
-    fn resolve(
-        self,
-        index: usize,
-        hosts: &[Host],
-        by: By,
-        at: &Range<usize>,
-    ) -> Result<Link, Fault> {
+    fn resolve(self, index: usize, hosts: &[Host], at: &Range<usize>) -> Result<Link, Fault> {
         let name = self.name.clone().unwrap_or_else(|| format!("link{index}"));
         if !is_name(&name, INTERFACE_NAME_BYTES_MAX) || name == "lo" {
             return fault(
@@ -435,7 +427,7 @@ impl RawLink {
             let [forward, backward] = [forward.resolve(at)?, backward.resolve(at)?];
             paths.push(Path { weight: 1, forward, backward });
         }
-        Ok(Link { name, between, mtu_bytes, by: self.by.unwrap_or(by), paths })
+        Ok(Link { name, between, mtu_bytes, paths })
     }
 
     fn between(&self, hosts: &[Host], at: &Range<usize>) -> Result<[usize; 2], Fault> {

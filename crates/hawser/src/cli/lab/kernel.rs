@@ -6,9 +6,7 @@ use std::time::Instant;
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use clap::Args;
-use clap::builder::{PossibleValuesParser, TypedValueParser};
 use hawser_congestion::tuner::algorithm::Algorithm;
-use hawser_lab::wan::description::By;
 
 use super::{Failure, description_text, failed};
 use crate::cli::print;
@@ -48,21 +46,12 @@ pub(super) struct Options {
     /// With --kernel: the kernel [default: what `make lab-kernel` has built; also HAWSER_LAB_KERNEL].
     #[arg(long, value_name = "FILE", requires = "kernel")]
     image: Option<PathBuf>,
-    /// With --kernel: who carries the networks there, the emulator or that kernel's own queues.
-    #[arg(long, value_name = "auto|kernel|emulator", value_parser = by(), requires = "kernel")]
-    by: Option<By>,
-    /// With --kernel: prove rate, delay and loss there instead, as `selftest` does here, of --by.
+    /// With --kernel: prove rate, delay and loss there instead, as `selftest` does here.
     #[arg(long, requires = "kernel", conflicts_with_all = ["algorithms", "flows", "seconds", "rounds", "seed"])]
     selftest: bool,
     /// With --kernel: as JSON, with each run and second.
     #[arg(long, requires = "kernel")]
     json: bool,
-}
-
-/// What `--by` understands.
-pub(super) fn by() -> impl TypedValueParser<Value = By> {
-    let names = PossibleValuesParser::new(By::ALL.map(By::name));
-    names.map(|name| By::ALL.into_iter().find(|by| by.name() == name).unwrap_or_default())
 }
 
 impl From<BootError> for Failure {
@@ -144,7 +133,6 @@ fn plan(names: &[String], options: &Options) -> Result<(Plan, Vec<String>), Fail
         seconds: options.seconds,
         rounds: options.rounds,
         seed: options.seed,
-        by: options.by.unwrap_or_default(),
         is_selftest: options.selftest,
         token: URL_SAFE_NO_PAD.encode(token),
     };
@@ -184,7 +172,6 @@ mod tests {
             "lab --kernel --json list",
             "lab --selftest",
             "lab --kernel --selftest --seconds 10",
-            "lab --kernel --by anybody",
         ] {
             assert!(parsed(wrong).is_err(), "{wrong}");
         }

@@ -132,21 +132,3 @@ fn hosts_are_named_once_and_reached() {
     let outside = "[[host]]\nname = \"a\"\nsysctl = { \"kernel.hostname\" = \"x\" }\n";
     assert!(refused(&(outside.to_owned() + &host("b") + link)).contains("below `net.`"));
 }
-
-#[test]
-fn who_carries_a_link_is_said_for_it_or_for_all() {
-    let by = |toml: &str| ok(toml).links.iter().map(|link| link.by).collect::<Vec<_>>();
-    assert_eq!(by("[[link]]"), [By::Auto]);
-    assert_eq!(
-        by("by = \"kernel\"\n[[link]]\n[[link]]\nby = \"emulator\""),
-        [By::Kernel, By::Emulator]
-    );
-    let error = refused("by = \"tc\"\n[[link]]");
-    assert!(error.starts_with("net.toml:1: ") && error.contains("`emulator`"), "{error}");
-    let mut description = ok("[[link]]\nby = \"kernel\"");
-    description.carry_by(By::Emulator);
-    assert_eq!(description.links[0].by, By::Emulator);
-    for by in By::ALL {
-        assert_eq!(ok(&format!("by = \"{}\"\n[[link]]", by.name())).links[0].by, by);
-    }
-}
