@@ -40,7 +40,7 @@ bench-link: ## the table of the link, beside what one would take instead; as roo
 lab-kernel: ## the kernel of `hawser lab --kernel`: all congestion control algorithms, in virtual time
 	@scripts/lab_kernel.sh
 
-bpf-kernel: ## the kernel in which the tests of `hawser mptcp cgroup` run where this one forbids BPF
+bpf-kernel: ## a kernel with RDS, for the tests of `hawser rds` in an emulator
 	@scripts/bpf_kernel.sh
 
 check: ## formatting, clippy, ruff and the workspace's own rules, without a test

@@ -1,9 +1,8 @@
 #!/usr/bin/env bash
-# A kernel in which BPF may stand in a function's place, for the tests of `hawser mptcp cgroup` on
-# machines that forbid it (`make bpf-kernel`), and with RDS, for those of `hawser rds` (`make
+# A kernel with RDS, and with BPF that nothing forbids, for the tests of `hawser rds` (`make
 # test-kernel`): a package of the distribution, of which the kernel and nine modules are kept in
 # .run/bpf-kernel (20 MB). Nothing is installed, and no rights are needed.
-# tests/integration/test_mptcp_bpf.py and test_rds_kernel.py boot it in an emulator (qemu-system-x86, whose package has
+# tests/integration/test_rds_kernel.py boots it in an emulator (qemu-system-x86, whose package has
 # virtiofsd in Debian 12; later a package of that name).
 #
 #   $LINUX_IMAGE   the package [default: the newest linux-image-*-cloud-amd64 of 6.6 or later that apt has]
@@ -15,7 +14,7 @@ place=$root/.run/bpf-kernel
 modules=(drivers/net/veth net/ipv4/inet_diag net/ipv4/tcp_diag net/mptcp/mptcp_diag
     net/core/failover drivers/net/net_failover drivers/net/virtio_net net/rds/rds net/rds/rds_tcp)
 
-# newest_image: Linux 6.6 has update_socket_protocol; kernels for clouds have virtiofs built in.
+# newest_image: kernels for clouds have virtiofs built in.
 newest_image() {
     local package
     for package in $(apt-cache pkgnames linux-image- 2>/dev/null |

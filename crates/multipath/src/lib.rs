@@ -2,8 +2,8 @@
 //!
 //! A connection over several paths (MPTCP, a link between two Hawsers, lanes of RDS) carries more than one
 //! of TCP only if its flows do not share a limit. Which of them do is found by trial, with as few dials as
-//! are enough; the ones that add nothing are closed. And programs that know nothing of MPTCP get it: one by
-//! one, all of a control group, or the pooler itself.
+//! are enough; the ones that add nothing are closed. And programs that know nothing of MPTCP get it, and the
+//! pooler itself.
 //!
 //! ```text
 //!   rates, round trips ──► paths::chooser::Chooser ──► paths::action::Action: dial, pause, close
@@ -11,7 +11,7 @@
 //!                      ──► paths::spread ────────────► which lanes to dial again (RDS)
 //!
 //!   hawser mptcp status, setup, undo ──► mptcp::look, mptcp::report, mptcp::plan, mptcp::apply
-//!                run -- COMMAND, cgroup ─► mptcp::run, mptcp::cgroup
+//!                run -- COMMAND ───────► mptcp::run
 //!                manage ───────────────► mptcp::manage ── paths::chooser ──► the kernel's path manager
 //!   hawser serve, path_manager ────────► mptcp::keeper: that in a process of its own
 //! ```

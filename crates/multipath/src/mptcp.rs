@@ -13,7 +13,6 @@
 //! * [`record`]: what `setup` has made
 //! * [`apply`]: does it, or says it
 //! * [`run`]: programs as they are
-//! * [`cgroup`]: all programs of a control group, without a supervisor
 //! * [`manage`]: opens, replaces and closes subflows while connections last
 //! * [`keeper`]: that within `hawser serve`
 //! * [`others`]: other programs that manage
@@ -22,7 +21,6 @@
 //! All of it is of the network namespace in which the command runs.
 
 pub mod apply;
-pub mod cgroup;
 pub mod keeper;
 pub mod look;
 pub mod manage;

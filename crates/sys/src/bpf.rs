@@ -12,13 +12,11 @@
 //! * [`instruction`]: the instructions, and labels
 //!
 //! # Why not a library
-//! aya knows no programs that modify a return value, and has objects built by a second compiler;
-//! libbpf is C, with libelf and zlib. What is needed here are seven commands of one system call
-//! and some forty instructions.
+//! aya has objects built by a second compiler; libbpf is C, with libelf and zlib. What is needed here
+//! are seven commands of one system call and some forty instructions.
 //!
 //! # Limits
-//! Linux 5.8 for the rights (CAP_BPF, CAP_PERFMON; before that CAP_SYS_ADMIN), 5.19 for
-//! [`Program::attach`]. Numbers are those of include/uapi/linux/bpf.h.
+//! Linux 5.8 for the rights (CAP_BPF, CAP_PERFMON; before that CAP_SYS_ADMIN). Numbers are those of include/uapi/linux/bpf.h.
 
 use std::ffi::CString;
 use std::io;
@@ -54,12 +52,8 @@ const ARRAY: u32 = 2;
 const SOCKHASH: u32 = 18;
 /// `BPF_F_NO_PREALLOC`: memory is taken for what is there, not for all that may be.
 const NO_PREALLOC: u32 = 1;
-/// `BPF_PROG_TYPE_TRACING`.
-const TRACING: u32 = 26;
 /// `BPF_SK_MSG_VERDICT` of enum bpf_attach_type.
 const SK_MSG_VERDICT: u32 = 7;
-/// `BPF_MODIFY_RETURN` of enum bpf_attach_type.
-const MODIFY_RETURN: u32 = 26;
 /// `BPF_ANY`: whether there is such an element or not.
 const ANY: u64 = 0;
 /// `BPF_EXIST`: only if there is.
@@ -506,22 +500,6 @@ const SK_MSG: u32 = 16;
 pub struct Program(OwnedFd);
 
 impl Program {
-    /// A program that may change what a function of the kernel returns.
-    ///
-    /// `function` is its type in the kernel's BTF ([`btf::Btf::function`]), `license` that of the
-    /// instructions.
-    ///
-    /// # Errors
-    /// See [`LoadError`].
-    pub fn modify_return(
-        name: &str,
-        license: &str,
-        function: u32,
-        instructions: &[Instruction],
-    ) -> Result<Self, LoadError> {
-        Self::load(name, license, (TRACING, MODIFY_RETURN), function, instructions)
-    }
-
     /// A program of a control group.
     ///
     /// # Errors
@@ -532,7 +510,7 @@ impl Program {
         hook: CgroupHook,
         instructions: &[Instruction],
     ) -> Result<Self, LoadError> {
-        Self::load(name, license, hook.numbers(), 0, instructions)
+        Self::load(name, license, hook.numbers(), instructions)
     }
 
     /// A program that decides about what is sent by the sockets of a map.
@@ -544,14 +522,13 @@ impl Program {
         license: &str,
         instructions: &[Instruction],
     ) -> Result<Self, LoadError> {
-        Self::load(name, license, (SK_MSG, SK_MSG_VERDICT), 0, instructions)
+        Self::load(name, license, (SK_MSG, SK_MSG_VERDICT), instructions)
     }
 
     fn load(
         name: &str,
         license: &str,
         (kind, attach_type): (u32, u32),
-        function: u32,
         instructions: &[Instruction],
     ) -> Result<Self, LoadError> {
         let plain = |source| LoadError { source, log: String::new() };
@@ -578,7 +555,7 @@ impl Program {
                 line_info_bytes: 0,
                 line_info: 0,
                 line_info_count: 0,
-                attach_btf_id: function,
+                attach_btf_id: 0,
                 attach_btf: 0,
                 padding: 0,
             };
@@ -596,26 +573,19 @@ impl Program {
         }
     }
 
-    /// Puts it to its function. It works from now on, as long as the link lives.
-    ///
-    /// # Errors
-    /// ENOTSUPP (524), EOPNOTSUPP: the kernel cannot on this machine. EBUSY, E2BIG: others stand there.
-    pub fn attach(&self) -> io::Result<Link> {
-        self.link(0, MODIFY_RETURN)
-    }
-
     /// Puts it to a control group, beside others, for all sockets of it and of those below. It works
     /// as long as the link lives. Linux 5.7.
     ///
     /// # Errors
     /// As bpf(2).
     pub fn attach_to_cgroup(&self, cgroup: impl AsFd, hook: CgroupHook) -> io::Result<Link> {
-        self.link(cgroup.as_fd().as_raw_fd() as u32, hook.numbers().1)
-    }
-
-    fn link(&self, target: u32, attach_type: u32) -> io::Result<Link> {
-        let program = self.0.as_raw_fd() as u32;
-        let mut attributes = LinkCreate { program, target, attach_type, flags: 0, other: [0; 4] };
+        let mut attributes = LinkCreate {
+            program: self.0.as_raw_fd() as u32,
+            target: cgroup.as_fd().as_raw_fd() as u32,
+            attach_type: hook.numbers().1,
+            flags: 0,
+            other: [0; 4],
+        };
         // SAFETY: these are LINK_CREATE's attributes, without addresses.
         unsafe { bpf_descriptor(LINK_CREATE, &mut attributes).map(Link) }
     }

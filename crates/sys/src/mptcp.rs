@@ -12,7 +12,6 @@
 //! * [`diagnosis`]: every MPTCP connection and its subflows, over sock_diag
 //! * [`socket`]: sockets of this process; [`replace`]: plain TCP in place of one
 //! * [`watch`]: an end to connections whose peer is gone
-//! * [`cgroup`]: TCP sockets of a control group's programs made MPTCP ones
 //! * [`kernel`]: what this kernel can, and its sysctls
 //!
 //! # Limits
@@ -21,7 +20,6 @@
 
 #[cfg(test)]
 mod captured;
-pub mod cgroup;
 pub mod diagnosis;
 pub mod endpoint;
 pub mod event;

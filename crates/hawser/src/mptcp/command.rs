@@ -8,7 +8,6 @@ use std::time::Duration;
 
 use clap::{Args, Subcommand};
 use hawser_multipath::mptcp::apply;
-use hawser_multipath::mptcp::cgroup;
 use hawser_multipath::mptcp::look::look;
 use hawser_multipath::mptcp::manage;
 use hawser_multipath::mptcp::record::{self, Record};
@@ -50,8 +49,6 @@ enum Command {
     /// Run a program with MPTCP in place of TCP, and all that it starts.
     #[command(after_help = RUN_EXIT_CODES)]
     Run(Run),
-    /// MPTCP in place of TCP for all programs of a control group, by BPF: nothing keeps running.
-    Cgroup(CgroupCommand),
 }
 
 #[derive(Debug, Args)]
@@ -122,31 +119,6 @@ struct Run {
     /// The program and its arguments.
     #[arg(last = true, required = true, value_name = "COMMAND")]
     command: Vec<OsString>,
-}
-
-#[derive(Debug, Args)]
-struct CgroupCommand {
-    #[command(subcommand)]
-    what: CgroupWhat,
-}
-
-#[derive(Debug, Subcommand)]
-enum CgroupWhat {
-    /// Sockets that programs of this cgroup, and of those below it, make from now on.
-    Add {
-        /// `/system.slice/postgresql.service`, or its directory [default: that of this process].
-        path: Option<PathBuf>,
-    },
-    /// No longer.
-    Remove {
-        /// As above.
-        path: Option<PathBuf>,
-        /// All of them, in all network namespaces.
-        #[arg(long, conflicts_with = "path")]
-        all: bool,
-    },
-    /// Those that were added, with what they have asked for since.
-    List,
 }
 
 #[derive(Debug, Args)]
@@ -225,17 +197,6 @@ impl Mptcp {
             Command::Undo(undo) => apply::undo(undo.dry_run)
                 .map(|lines| print_lines(&lines))
                 .map_err(|error| error.to_string()),
-            Command::Cgroup(command) => {
-                let done = match &command.what {
-                    CgroupWhat::Add { path } => cgroup::add(path.as_deref()),
-                    CgroupWhat::Remove { all: true, .. } => cgroup::remove_all(),
-                    CgroupWhat::Remove { path, .. } => cgroup::remove(path.as_deref()),
-                    CgroupWhat::List => {
-                        cgroup::list().map(|all| all.iter().map(ToString::to_string).collect())
-                    }
-                };
-                done.map(|lines| print_lines(&lines)).map_err(|error| error.to_string())
-            }
             Command::Run(run) => {
                 let code = hawser_multipath::mptcp::run::run(&run.command, run.verbose)
                     .unwrap_or_else(|error| {

@@ -9,7 +9,6 @@ use hawser_sys::mptcp::kernel::{self, Sysctls};
 use hawser_sys::mptcp::{event, socket};
 use hawser_sys::netlink::NetlinkError;
 
-use super::cgroup::{self, Listed};
 use super::others::{self, Other};
 use super::programs::{self, Program};
 
@@ -34,8 +33,6 @@ pub struct Look {
     pub sockets: Result<Dump, NetlinkError>,
     /// The programs that have them, by inode.
     pub programs: BTreeMap<u32, Program>,
-    /// Control groups whose programs have MPTCP sockets, or why they cannot be read.
-    pub cgroups: Result<Vec<Listed>, cgroup::Error>,
 }
 
 /// Reads it.
@@ -63,7 +60,6 @@ pub fn look() -> Look {
         has_listener: event::is_listened_to(),
         others: others::running(),
         programs: programs::find(&inodes),
-        cgroups: cgroup::list(),
         sockets,
     }
 }

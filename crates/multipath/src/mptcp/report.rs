@@ -14,7 +14,6 @@ use hawser_sys::mptcp::endpoint::{Endpoint, EndpointId};
 use hawser_sys::mptcp::kernel::Version;
 use serde::Serialize;
 
-use super::cgroup::Listed;
 use super::look::Look;
 use super::others;
 use super::programs::Program;
@@ -45,8 +44,6 @@ pub struct Report {
     pub endpoints: Vec<EndpointReport>,
     /// Sockets that listen for MPTCP.
     pub listeners: Vec<ListenerReport>,
-    /// Control groups whose programs have MPTCP sockets, in whatever network namespace.
-    pub cgroups: Vec<Listed>,
     /// Connections.
     pub connections: Vec<ConnectionReport>,
     /// What could not be read, and what is wrong.
@@ -164,17 +161,6 @@ impl Report {
             );
         }
         notes.extend(others::lines(&now.others));
-        let cgroups = now.cgroups.as_deref().unwrap_or_else(|error| {
-            notes.push(format!("programs by cgroup cannot be read: {error}"));
-            &[]
-        });
-        if now.unsupported.is_some() && cgroups.iter().any(|listed| listed.here) {
-            notes.push(
-                "programs of the cgroups here get no TCP socket at all while there are no MPTCP \
-                 ones; `hawser mptcp cgroup remove PATH` mends it"
-                    .to_owned(),
-            );
-        }
         let (endpoints, limits) = match &now.manager {
             Ok((endpoints, limits)) => (endpoints.as_slice(), Some(*limits)),
             Err(error) => {
@@ -221,7 +207,6 @@ impl Report {
                     program: now.programs.get(&listener.inode).cloned(),
                 })
                 .collect(),
-            cgroups: cgroups.to_vec(),
             connections: connections(sockets, &now.programs, &context),
             notes,
         }
@@ -436,9 +421,6 @@ impl Report {
                 listener.address,
                 name(listener.program.as_ref())
             )?;
-        }
-        for listed in &self.cgroups {
-            writeln!(out, "cgroup         {listed}")?;
         }
         for note in &self.notes {
             writeln!(out, "note           {note}")?;

@@ -110,12 +110,6 @@ impl Assembly {
         self.push(0x0f, to, from as u8, 0, 0);
     }
 
-    /// `to` is this number.
-    pub fn set_64(&mut self, to: Register, value: u64) {
-        self.push(0x18, to, 0, 0, value as u32 as i32);
-        self.push(0, Register::R0, 0, 0, (value >> 32) as u32 as i32);
-    }
-
     /// `to = *(u8 *)(from + offset)`.
     pub fn load_8(&mut self, to: Register, from: Register, offset: i16) {
         self.push(0x71, to, from as u8, offset, 0);
@@ -209,17 +203,6 @@ impl Assembly {
     pub fn unless_same(&mut self, register: Register, other: Register, label: Label) {
         self.jumps.push((self.instructions.len(), label));
         self.push(0x5d, register, other as u8, 0, 0);
-    }
-
-    /// Goes there unless the first is less than the other, without signs.
-    pub fn unless_below(&mut self, register: Register, other: Register, label: Label) {
-        self.jumps.push((self.instructions.len(), label));
-        self.push(0x3d, register, other as u8, 0, 0);
-    }
-
-    /// Goes there if it is less, with signs.
-    pub fn if_less_signed(&mut self, register: Register, value: i32, label: Label) {
-        self.jump(0xc5, register, value, label);
     }
 
     /// Goes there if it is more, without signs.
