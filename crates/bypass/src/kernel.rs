@@ -26,14 +26,13 @@
 //! series, the kernel does not count redirected bytes, and nothing would be bounded. CAP_BPF,
 //! CAP_PERFMON and CAP_NET_ADMIN. cgroup v2.
 
-use std::fmt;
 use std::fs::{self, File};
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 
-use hawser_sys::bpf::btf;
+use hawser_sys::bpf::btf::KERNEL;
 use hawser_sys::bpf::pins::{self, is_absent};
 use hawser_sys::bpf::{Board, CgroupHook, LoadError, Map, MapKind, Program, lockdown};
 use hawser_sys::stream::{LocalAddress, local_address, peer_address};
@@ -60,15 +59,23 @@ const SWITCH: &str = "switch";
 const TOTALS: &str = "totals";
 
 /// Why it cannot be done.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
 pub enum BypassError {
     /// The kernel does not describe its types.
-    NoBtf(io::Error),
+    #[error("{KERNEL}: {0}. The kernel must describe its types (CONFIG_DEBUG_INFO_BTF)")]
+    NoBtf(#[source] io::Error),
     /// What it says of them is not what is known.
+    #[error("{KERNEL}: {0} is not found in the kernel's types")]
     Btf(&'static str),
     /// It has not what the programs call.
+    #[error("this kernel has no {0} (Linux 6.2 and CONFIG_BPF_SYSCALL are needed)")]
     NoHelper(&'static str),
     /// No rights.
+    #[error(
+        "{step}: {source}. It needs root (CAP_BPF, CAP_PERFMON and CAP_NET_ADMIN), and that no security \
+         module of this machine forbids it{}",
+        lockdown().map_or_else(String::new, |mode| format!("; the kernel is locked down ({mode})"))
+    )]
     Denied {
         /// What was to be done.
         step: &'static str,
@@ -76,6 +83,7 @@ pub enum BypassError {
         source: io::Error,
     },
     /// The verifier refuses.
+    #[error("{step}: {source}{}", last_words(.log))]
     Refused {
         /// What was to be done.
         step: &'static str,
@@ -85,8 +93,10 @@ pub enum BypassError {
         log: String,
     },
     /// There is no bpffs.
+    #[error("{0} is no BPF file system: `mount -t bpf bpf {0}` makes it one (systemd does)")]
     NoFileSystem(PathBuf),
     /// Something else.
+    #[error("{step}: {source}")]
     Failed {
         /// What was to be done.
         step: &'static str,
@@ -95,59 +105,11 @@ pub enum BypassError {
     },
 }
 
-impl fmt::Display for BypassError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::NoBtf(source) => write!(
-                f,
-                "{}: {source}. The kernel must describe its types (CONFIG_DEBUG_INFO_BTF)",
-                btf::KERNEL
-            ),
-            Self::Btf(what) => {
-                write!(f, "{}: {what} is not found in the kernel's types", btf::KERNEL)
-            }
-            Self::NoHelper(name) => {
-                write!(f, "this kernel has no {name} (Linux 6.2 and CONFIG_BPF_SYSCALL are needed)")
-            }
-            Self::Denied { step, source } => {
-                write!(
-                    f,
-                    "{step}: {source}. It needs root (CAP_BPF, CAP_PERFMON and CAP_NET_ADMIN), and \
-                     that no security module of this machine forbids it"
-                )?;
-                match lockdown() {
-                    Some(mode) => write!(f, "; the kernel is locked down ({mode})"),
-                    None => Ok(()),
-                }
-            }
-            Self::Refused { step, source, log } if log.is_empty() => write!(f, "{step}: {source}"),
-            Self::Refused { step, source, log } => {
-                // What it says last is why; before that stands the program.
-                let lines: Vec<&str> = log.lines().collect();
-                let end = lines[lines.len().saturating_sub(4)..].join("; ");
-                write!(f, "{step}: {source}. The kernel's verifier says: {end}")
-            }
-            Self::NoFileSystem(path) => write!(
-                f,
-                "{} is no BPF file system: `mount -t bpf bpf {}` makes it one (systemd does)",
-                path.display(),
-                path.display()
-            ),
-            Self::Failed { step, source } => write!(f, "{step}: {source}"),
-        }
-    }
-}
-
-impl std::error::Error for BypassError {
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        match self {
-            Self::NoBtf(source)
-            | Self::Denied { source, .. }
-            | Self::Refused { source, .. }
-            | Self::Failed { source, .. } => Some(source),
-            Self::Btf(_) | Self::NoHelper(_) | Self::NoFileSystem(_) => None,
-        }
-    }
+/// What the verifier says last is why; before that stands the program.
+fn last_words(log: &str) -> String {
+    let lines: Vec<&str> = log.lines().collect();
+    let end = lines[lines.len().saturating_sub(4)..].join("; ");
+    if end.is_empty() { end } else { format!(". The kernel's verifier says: {end}") }
 }
 
 fn failed(step: &'static str) -> impl FnOnce(io::Error) -> BypassError {

@@ -1,6 +1,5 @@
 //! Where it is: control groups, pins, the lock; and why it cannot be had.
 
-use std::fmt;
 use std::fs::{self, File};
 use std::io;
 use std::path::{Path, PathBuf};
@@ -27,13 +26,22 @@ const LOCK_DIRECTORY: &str = "/run/hawser-bypass";
 const LOCK: &str = "lock";
 
 /// Why it was not done.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// No cgroup v2 is mounted.
+    #[error(
+        "no cgroup v2 is mounted here (v1 alone does not do): `mount -t cgroup2 none \
+             /sys/fs/cgroup`, or start the machine with systemd.unified_cgroup_hierarchy=1"
+    )]
     NoHierarchy,
     /// Another one changes something.
+    #[error("another hawser is at it ({0} is locked); try again")]
     Busy(PathBuf),
     /// A file cannot be read or written.
+    #[error(
+        "{step}: {source}{}",
+        if .source.kind() == io::ErrorKind::PermissionDenied { ". It needs root, or CAP_BPF, CAP_PERFMON and CAP_NET_ADMIN" } else { "" }
+    )]
     File {
         /// What was to be done.
         step: &'static str,
@@ -41,10 +49,16 @@ pub enum Error {
         source: io::Error,
     },
     /// The kernel does not do it.
-    Kernel(BypassError),
+    #[error("{0}")]
+    Kernel(#[from] BypassError),
     /// It does it wrong: what was found.
+    #[error(
+        "the self-test has failed, and local connections stay with TCP: {0}. `hawser \
+             bypass selftest` shows all of it"
+    )]
     SelfTest(String),
     /// The program could not be started.
+    #[error("{name}: {source}")]
     Program {
         /// Its name.
         name: String,
@@ -66,50 +80,6 @@ impl Error {
             Self::Busy(_) => 6,
             Self::File { .. } | Self::Program { .. } => 1,
         }
-    }
-}
-
-impl fmt::Display for Error {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::NoHierarchy => f.write_str(
-                "no cgroup v2 is mounted here (v1 alone does not do): `mount -t cgroup2 none \
-                 /sys/fs/cgroup`, or start the machine with systemd.unified_cgroup_hierarchy=1",
-            ),
-            Self::Busy(path) => {
-                write!(f, "another hawser is at it ({} is locked); try again", path.display())
-            }
-            Self::File { step, source } if source.kind() == io::ErrorKind::PermissionDenied => {
-                write!(
-                    f,
-                    "{step}: {source}. It needs root, or CAP_BPF, CAP_PERFMON and CAP_NET_ADMIN"
-                )
-            }
-            Self::File { step, source } => write!(f, "{step}: {source}"),
-            Self::Kernel(error) => error.fmt(f),
-            Self::SelfTest(found) => write!(
-                f,
-                "the self-test has failed, and local connections stay with TCP: {found}. `hawser \
-                 bypass selftest` shows all of it"
-            ),
-            Self::Program { name, source } => write!(f, "{name}: {source}"),
-        }
-    }
-}
-
-impl std::error::Error for Error {
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        match self {
-            Self::File { source, .. } | Self::Program { source, .. } => Some(source),
-            Self::Kernel(error) => Some(error),
-            Self::NoHierarchy | Self::Busy(_) | Self::SelfTest(_) => None,
-        }
-    }
-}
-
-impl From<BypassError> for Error {
-    fn from(error: BypassError) -> Self {
-        Self::Kernel(error)
     }
 }
 

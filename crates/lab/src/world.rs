@@ -22,7 +22,6 @@ mod servers;
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap, VecDeque};
-use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -124,21 +123,14 @@ impl Default for WorldConfig {
 }
 
 /// What was not as it must be.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
+#[error("at {at:?}: {what}")]
 pub struct Failure {
     /// When.
     pub at: Duration,
     /// What.
     pub what: String,
 }
-
-impl fmt::Display for Failure {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "at {:?}: {}", self.at, self.what)
-    }
-}
-
-impl std::error::Error for Failure {}
 
 /// What has happened in a run.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]

@@ -15,7 +15,6 @@ pub mod flows;
 pub mod route;
 
 use std::collections::BTreeSet;
-use std::fmt;
 use std::fs;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -32,47 +31,29 @@ const SETTINGS: &str = "/proc/sys/net";
 const NO_ALGORITHMS: [&str; 2] = ["diag", "sigpool"];
 
 /// Why a socket keeps the algorithm that it has.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
 pub enum SetError {
     /// The kernel has none of this name: not built in, not loaded, and it cannot be loaded by this
     /// process.
+    #[error(
+        "this kernel has no congestion control `{0}`, or its module (tcp_{0}) is not \
+             loaded and root would have to load it"
+    )]
     Unknown(String),
     /// It is not among those that all users may use, and this process has no CAP_NET_ADMIN.
+    #[error(
+        "congestion control `{0}` is not for ordinary users here: it is missing in \
+             net.ipv4.tcp_allowed_congestion_control"
+    )]
     Denied(String),
     /// Anything else.
+    #[error("congestion control `{name}`: {source}")]
     System {
         /// What was to be set.
         name: String,
         /// Why it is not.
         source: io::Error,
     },
-}
-
-impl fmt::Display for SetError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Unknown(name) => write!(
-                f,
-                "this kernel has no congestion control `{name}`, or its module (tcp_{name}) is not \
-                 loaded and root would have to load it"
-            ),
-            Self::Denied(name) => write!(
-                f,
-                "congestion control `{name}` is not for ordinary users here: it is missing in \
-                 net.ipv4.tcp_allowed_congestion_control"
-            ),
-            Self::System { name, source } => write!(f, "congestion control `{name}`: {source}"),
-        }
-    }
-}
-
-impl std::error::Error for SetError {
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        match self {
-            Self::Unknown(_) | Self::Denied(_) => None,
-            Self::System { source, .. } => Some(source),
-        }
-    }
 }
 
 /// The algorithm of a TCP socket (TCP_CONGESTION).

@@ -21,7 +21,6 @@
 pub mod attribute;
 pub mod generic;
 
-use std::fmt;
 use std::io;
 use std::mem::size_of;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
@@ -85,9 +84,10 @@ impl Protocol {
 }
 
 /// Why a question has no answer.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
 pub enum NetlinkError {
     /// A system call failed.
+    #[error("{call} of a netlink socket: {source}")]
     System {
         /// Which.
         call: &'static str,
@@ -95,6 +95,10 @@ pub enum NetlinkError {
         source: io::Error,
     },
     /// The kernel refused.
+    #[error("{}", match .words {
+        Some(words) => format!("{words} ({})", .source),
+        None => .source.to_string(),
+    })]
     Refused {
         /// Why.
         source: io::Error,
@@ -102,8 +106,10 @@ pub enum NetlinkError {
         words: Option<String>,
     },
     /// An answer that is none.
+    #[error("the kernel's answer is malformed: {0}")]
     Malformed(&'static str),
     /// The kernel has no such generic netlink family.
+    #[error("the kernel has no netlink family \"{0}\"")]
     NoFamily(&'static str),
 }
 
@@ -119,27 +125,6 @@ impl NetlinkError {
     /// Whether it needs more rights.
     pub fn is_denied(&self) -> bool {
         matches!(self.errno(), Some(libc::EPERM | libc::EACCES))
-    }
-}
-
-impl fmt::Display for NetlinkError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::System { call, source } => write!(f, "{call} of a netlink socket: {source}"),
-            Self::Refused { source, words: Some(words) } => write!(f, "{words} ({source})"),
-            Self::Refused { source, words: None } => source.fmt(f),
-            Self::Malformed(what) => write!(f, "the kernel's answer is malformed: {what}"),
-            Self::NoFamily(name) => write!(f, "the kernel has no netlink family \"{name}\""),
-        }
-    }
-}
-
-impl std::error::Error for NetlinkError {
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        match self {
-            Self::System { source, .. } | Self::Refused { source, .. } => Some(source),
-            Self::Malformed(_) | Self::NoFamily(_) => None,
-        }
     }
 }
 

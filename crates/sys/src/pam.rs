@@ -5,7 +5,6 @@
 //! # Source Linux-PAM 1.5, security/_pam_types.h and pam_appl.h; PostgreSQL's src/backend/libpq/auth.c
 
 use std::ffi::{CStr, c_char, c_int, c_void};
-use std::fmt;
 use std::ptr::{null, null_mut};
 
 const LIBRARY: &CStr = c"libpam.so.0";
@@ -67,11 +66,13 @@ struct Library {
 }
 
 /// Why PAM does not say that the password is right.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum PamError {
     /// There is no libpam, or it is not as it should be.
+    #[error("PAM cannot be used: {0}")]
     NoLibrary(String),
     /// A step was refused.
+    #[error("{step} failed: {words} ({code})")]
     Refused {
         /// Which.
         step: &'static str,
@@ -81,17 +82,6 @@ pub enum PamError {
         words: String,
     },
 }
-
-impl fmt::Display for PamError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::NoLibrary(reason) => write!(f, "PAM cannot be used: {reason}"),
-            Self::Refused { step, code, words } => write!(f, "{step} failed: {words} ({code})"),
-        }
-    }
-}
-
-impl std::error::Error for PamError {}
 
 fn last_error() -> PamError {
     // SAFETY: dlerror gives a string of its own that lives until the next call of this thread, or null.

@@ -20,7 +20,6 @@
 //! # Why not
 //! Changing `default` routes: every connection would follow, which is what --system is for.
 
-use std::fmt;
 use std::fs;
 use std::io;
 use std::path::PathBuf;
@@ -56,21 +55,43 @@ const EEXIST: i32 = 17;
 const ENETUNREACH: i32 = 101;
 
 /// Why it was not done.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
 pub enum ApplyError {
     /// The kernel has not got it, or not for us.
-    Algorithm(SetError),
+    #[error("{0}")]
+    Algorithm(#[source] SetError),
     /// A network namespace may not have it as its default.
+    #[error(
+        "{0} is not in net.ipv4.{ALLOWED}: a network namespace other than the first can \
+             have no other algorithm as its default. Add it there, in the first one; or give it to \
+             destinations (`hawser cc apply --to`)"
+    )]
     NotAllowed(Algorithm),
     /// Packets to there go nowhere.
+    #[error("there is no route to {0}")]
     NoRoute(Prefix),
     /// There is no way to there that could be copied.
+    #[error("{}", no_way(.0, .1))]
     NoWay(Prefix, NoCopy),
     /// Parts of it go elsewhere, by these routes.
+    #[error(
+        "parts of {to} have a way of their own ({}), and one route to all of it could change where \
+         packets go: give `--to` the prefixes that go one way",
+        .1.join("; "),
+        to = .0
+    )]
     Parts(Prefix, Vec<String>),
     /// There is a route to this very prefix that Hawser has not made.
+    #[error(
+        "there is a route to {0} that is not ours; `ip route change {0} ... congctl NAME` \
+             changes it, or a part of the prefix can have one"
+    )]
     Taken(Prefix),
     /// The kernel refuses.
+    #[error(
+        "{step}: {source}{}",
+        if .source.is_denied() { ". It needs root (CAP_NET_ADMIN)" } else { "" }
+    )]
     Netlink {
         /// What was to be done.
         step: String,
@@ -78,6 +99,10 @@ pub enum ApplyError {
         source: NetlinkError,
     },
     /// A file or setting cannot be read or written.
+    #[error(
+        "{path}: {source}{}",
+        if .source.kind() == io::ErrorKind::PermissionDenied { ". It needs root" } else { "" }
+    )]
     File {
         /// Which.
         path: PathBuf,
@@ -85,9 +110,27 @@ pub enum ApplyError {
         source: io::Error,
     },
     /// A file is there that is not ours.
+    #[error("{0} is there and not ours: it is left alone")]
     NotOurs(PathBuf),
     /// What is to last is the machine's, and this is another network namespace.
+    #[error("{}", unit::PERSIST_ELSEWHERE)]
     NotMachines,
+}
+
+fn no_way(to: &Prefix, why: &NoCopy) -> String {
+    match why {
+        NoCopy::Nowhere => {
+            format!("{to} is on this machine, or packets to it are refused: there is no path")
+        }
+        NoCopy::Several => format!(
+            "{to} is reached by several ways at once: one route beside them would change where \
+             packets go. `congctl NAME` in the routes that there are does it"
+        ),
+        NoCopy::Tunnel => format!(
+            "the route to {to} puts packets into a tunnel (`encap`), which is not copied: a route \
+             beside it would go past the tunnel. `congctl NAME` in that route does it"
+        ),
+    }
 }
 
 impl ApplyError {
@@ -102,68 +145,6 @@ impl ApplyError {
             Self::Netlink { source, .. } if source.is_denied() => 77,
             Self::File { source, .. } if source.kind() == io::ErrorKind::PermissionDenied => 77,
             Self::Netlink { .. } | Self::File { .. } | Self::NotMachines => 1,
-        }
-    }
-}
-
-impl fmt::Display for ApplyError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Algorithm(error) => error.fmt(f),
-            Self::NotAllowed(algorithm) => write!(
-                f,
-                "{algorithm} is not in net.ipv4.{ALLOWED}: a network namespace other than the first can \
-                 have no other algorithm as its default. Add it there, in the first one; or give it to \
-                 destinations (`hawser cc apply --to`)"
-            ),
-            Self::NoRoute(to) => write!(f, "there is no route to {to}"),
-            Self::NoWay(to, NoCopy::Nowhere) => {
-                write!(f, "{to} is on this machine, or packets to it are refused: there is no path")
-            }
-            Self::NoWay(to, NoCopy::Several) => write!(
-                f,
-                "{to} is reached by several ways at once: one route beside them would change where \
-                 packets go. `congctl NAME` in the routes that there are does it"
-            ),
-            Self::NoWay(to, NoCopy::Tunnel) => write!(
-                f,
-                "the route to {to} puts packets into a tunnel (`encap`), which is not copied: a route \
-                 beside it would go past the tunnel. `congctl NAME` in that route does it"
-            ),
-            Self::Parts(to, routes) => write!(
-                f,
-                "parts of {to} have a way of their own ({}), and one route to all of it could change \
-                 where packets go: give `--to` the prefixes that go one way",
-                routes.join("; ")
-            ),
-            Self::Taken(to) => write!(
-                f,
-                "there is a route to {to} that is not ours; `ip route change {to} ... congctl NAME` \
-                 changes it, or a part of the prefix can have one"
-            ),
-            Self::Netlink { step, source } if source.is_denied() => {
-                write!(f, "{step}: {source}. It needs root (CAP_NET_ADMIN)")
-            }
-            Self::Netlink { step, source } => write!(f, "{step}: {source}"),
-            Self::File { path, source } if source.kind() == io::ErrorKind::PermissionDenied => {
-                write!(f, "{}: {source}. It needs root", path.display())
-            }
-            Self::File { path, source } => write!(f, "{}: {source}", path.display()),
-            Self::NotOurs(path) => {
-                write!(f, "{} is there and not ours: it is left alone", path.display())
-            }
-            Self::NotMachines => f.write_str(unit::PERSIST_ELSEWHERE),
-        }
-    }
-}
-
-impl std::error::Error for ApplyError {
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        match self {
-            Self::Algorithm(error) => Some(error),
-            Self::Netlink { source, .. } => Some(source),
-            Self::File { source, .. } => Some(source),
-            _ => None,
         }
     }
 }

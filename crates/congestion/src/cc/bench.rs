@@ -12,7 +12,6 @@
 //! A kernel that remembers destinations (tcp_no_metrics_save is off) spoils comparisons: `hawser cc
 //! list` says so.
 
-use std::fmt;
 use std::io::{self, Write};
 use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
 use std::time::Duration;
@@ -59,15 +58,19 @@ pub struct Plan {
 }
 
 /// Why there are no figures.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
 pub enum BenchError {
     /// The host's name has no address.
-    Resolve(String, io::Error),
+    #[error("{0}: {1}")]
+    Resolve(String, #[source] io::Error),
     /// The connection cannot be made.
-    Connect(SocketAddr, io::Error),
+    #[error("{0}: {1}. `hawser cc serve` has to run there, and its port to be open")]
+    Connect(SocketAddr, #[source] io::Error),
     /// The ends do not understand each other.
-    Wire(WireError),
+    #[error("{0}")]
+    Wire(#[from] WireError),
     /// The sending end has not got an algorithm that was asked for.
+    #[error("{end} has no `{name}` that it may use; it has {}", .has.join(", "))]
     Algorithm {
         /// Which end.
         end: &'static str,
@@ -77,7 +80,8 @@ pub enum BenchError {
         has: Vec<String>,
     },
     /// This end's algorithms cannot be read.
-    Here(io::Error),
+    #[error("the algorithms of this machine: {0}")]
+    Here(#[source] io::Error),
 }
 
 impl BenchError {
@@ -92,39 +96,6 @@ impl BenchError {
             Self::Wire(WireError::Refused(_)) | Self::Algorithm { .. } => 78,
             Self::Here(_) => 1,
         }
-    }
-}
-
-impl fmt::Display for BenchError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Resolve(host, error) => write!(f, "{host}: {error}"),
-            Self::Connect(address, error) => write!(
-                f,
-                "{address}: {error}. `hawser cc serve` has to run there, and its port to be open"
-            ),
-            Self::Wire(error) => error.fmt(f),
-            Self::Algorithm { end, name, has } => {
-                write!(f, "{end} has no `{name}` that it may use; it has {}", has.join(", "))
-            }
-            Self::Here(error) => write!(f, "the algorithms of this machine: {error}"),
-        }
-    }
-}
-
-impl std::error::Error for BenchError {
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        match self {
-            Self::Resolve(_, error) | Self::Connect(_, error) | Self::Here(error) => Some(error),
-            Self::Wire(error) => Some(error),
-            Self::Algorithm { .. } => None,
-        }
-    }
-}
-
-impl From<WireError> for BenchError {
-    fn from(error: WireError) -> Self {
-        Self::Wire(error)
     }
 }
 

@@ -65,52 +65,32 @@ impl Token {
 }
 
 /// Why two ends do not understand each other.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
 pub enum WireError {
     /// The other end is something else, or another version.
+    #[error("there is no `hawser cc serve` of this version")]
     Stranger,
     /// It has another token.
+    #[error("the token is not that of `hawser cc serve` there")]
     Token,
     /// It refuses, with this reason.
+    #[error("the far end refuses: {0}")]
     Refused(String),
     /// What it sends makes no sense.
+    #[error("the far end makes no sense: {0}")]
     Malformed(&'static str),
     /// The connection: closed, reset, silent for too long.
-    Io(io::Error),
+    #[error("{}", of_connection(.0))]
+    Io(#[from] io::Error),
 }
 
-impl fmt::Display for WireError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Stranger => f.write_str("there is no `hawser cc serve` of this version"),
-            Self::Token => f.write_str("the token is not that of `hawser cc serve` there"),
-            Self::Refused(reason) => write!(f, "the far end refuses: {reason}"),
-            Self::Malformed(what) => write!(f, "the far end makes no sense: {what}"),
-            Self::Io(error) if error.kind() == io::ErrorKind::UnexpectedEof => {
-                f.write_str("the far end has closed the connection")
-            }
-            Self::Io(error)
-                if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut) =>
-            {
-                f.write_str("the far end is silent (a firewall, or it has died)")
-            }
-            Self::Io(error) => error.fmt(f),
+fn of_connection(error: &io::Error) -> String {
+    match error.kind() {
+        io::ErrorKind::UnexpectedEof => "the far end has closed the connection".to_owned(),
+        io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => {
+            "the far end is silent (a firewall, or it has died)".to_owned()
         }
-    }
-}
-
-impl std::error::Error for WireError {
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        match self {
-            Self::Io(error) => Some(error),
-            _ => None,
-        }
-    }
-}
-
-impl From<io::Error> for WireError {
-    fn from(error: io::Error) -> Self {
-        Self::Io(error)
+        _ => error.to_string(),
     }
 }
 

@@ -297,59 +297,41 @@ impl fmt::Display for Notice {
 }
 
 /// Why a message was not taken.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum SendError {
     /// It is longer than any message may be, or than the send buffer.
+    #[error("the message is longer than the send buffer or than 1 MiB")]
     TooLong,
     /// The port's send buffer is full: there will be a [`Request::Room`].
+    #[error("the send buffer is full")]
     Full,
     /// The receiving port is congested: there will be a [`Request::Room`].
+    #[error("the receiving port is congested")]
     Congested,
     /// The port is not bound.
+    #[error("the port is not bound")]
     NotBound,
     /// No host has this address, or it is of another family than the node's.
+    #[error("no such address can be sent to from here")]
     Address,
     /// There are too many peers.
+    #[error("there are too many peers")]
     Peers,
     /// Too many hosts to which the port has sent have never answered.
+    #[error("256 hosts that the port has sent to have never answered")]
     Unanswered,
 }
 
-impl fmt::Display for SendError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::TooLong => "the message is longer than the send buffer or than 1 MiB",
-            Self::Full => "the send buffer is full",
-            Self::Congested => "the receiving port is congested",
-            Self::NotBound => "the port is not bound",
-            Self::Address => "no such address can be sent to from here",
-            Self::Peers => "there are too many peers",
-            Self::Unanswered => "256 hosts that the port has sent to have never answered",
-        })
-    }
-}
-
-impl std::error::Error for SendError {}
-
 /// Why a port cannot be bound.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum BindError {
     /// It is taken, or all are.
+    #[error("the port is in use")]
     InUse,
     /// Port 1 is for probes.
+    #[error("port 1 is for probes")]
     Reserved,
 }
-
-impl fmt::Display for BindError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::InUse => "the port is in use",
-            Self::Reserved => "port 1 is for probes",
-        })
-    }
-}
-
-impl std::error::Error for BindError {}
 
 /// Why a connection is not taken.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -27,7 +27,8 @@ impl Severity {
 }
 
 /// An error or a notice with its SQLSTATE and the server's own words.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{} {code}: {message}", .severity.word())]
 pub struct PgError {
     /// What becomes of the connection.
     pub severity: Severity,
@@ -107,11 +108,3 @@ impl PgError {
         body.byte(0).message(tag)
     }
 }
-
-impl std::fmt::Display for PgError {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{} {}: {}", self.severity.word(), self.code, self.message)
-    }
-}
-
-impl std::error::Error for PgError {}

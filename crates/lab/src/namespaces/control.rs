@@ -16,7 +16,6 @@
 //!               abstract socket has no permissions of its own
 //! # Limits      found from the network namespace in which it was brought up
 
-use std::fmt;
 use std::fs;
 use std::io::{self, BufRead, BufReader, Write};
 use std::net::IpAddr;
@@ -46,50 +45,30 @@ const GRACE: Duration = Duration::from_secs(2);
 const ANSWER_WAIT: Duration = Duration::from_secs(10);
 
 /// What can go wrong between a laboratory and who looks for it.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
 pub enum ControlError {
     /// The name cannot be one.
+    #[error(
+        "`{0}` cannot name a laboratory: 1 to {NAME_BYTES_MAX} letters, digits, `.`, `_` and `-`"
+    )]
     Name(String),
     /// One of this name is up already.
+    #[error(
+        "a laboratory named `{0}` is up already: `hawser lab down {0}` ends it, \
+             --name gives another name"
+    )]
     Taken(String),
     /// None of this name is up.
+    #[error("no laboratory named `{0}` is up: `hawser lab up {0}` begins one")]
     Absent(String),
     /// It ended, or did not answer as one does.
+    #[error("laboratory `{name}` is lost: {source}")]
     Lost {
         /// Its name.
         name: String,
         /// What happened.
         source: io::Error,
     },
-}
-
-impl fmt::Display for ControlError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Name(name) => write!(
-                f,
-                "`{name}` cannot name a laboratory: 1 to {NAME_BYTES_MAX} letters, digits, `.`, `_` and `-`"
-            ),
-            Self::Taken(name) => write!(
-                f,
-                "a laboratory named `{name}` is up already: `hawser lab down {name}` ends it, \
-                 --name gives another name"
-            ),
-            Self::Absent(name) => {
-                write!(f, "no laboratory named `{name}` is up: `hawser lab up {name}` begins one")
-            }
-            Self::Lost { name, source } => write!(f, "laboratory `{name}` is lost: {source}"),
-        }
-    }
-}
-
-impl std::error::Error for ControlError {
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        match self {
-            Self::Lost { source, .. } => Some(source),
-            _ => None,
-        }
-    }
 }
 
 /// What a laboratory is of.

@@ -6,7 +6,6 @@
 //! process, nor the laboratory: when that ends, all that runs in its namespaces is ended.
 
 use std::ffi::OsString;
-use std::fmt;
 use std::fs;
 use std::io;
 use std::os::fd::OwnedFd;
@@ -31,11 +30,13 @@ pub struct Ended {
 }
 
 /// Why a command did not run to its end.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
 pub enum ErrandError {
     /// There is no such laboratory, or it ended meanwhile.
-    Control(ControlError),
+    #[error("{0}")]
+    Control(#[from] ControlError),
     /// It has no such host.
+    #[error("no host `{asked}`: the hosts are {}", .known.join(", "))]
     Host {
         /// Which was asked for.
         asked: String,
@@ -43,6 +44,7 @@ pub enum ErrandError {
         known: Vec<String>,
     },
     /// The command could not be started.
+    #[error("{}: {source}", .command.display())]
     Start {
         /// Its name.
         command: OsString,
@@ -50,28 +52,8 @@ pub enum ErrandError {
         source: io::Error,
     },
     /// Its namespaces could not be reached.
-    Enter(io::Error),
-}
-
-impl fmt::Display for ErrandError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Control(error) => error.fmt(f),
-            Self::Host { asked, known } => {
-                write!(f, "no host `{asked}`: the hosts are {}", known.join(", "))
-            }
-            Self::Start { command, source } => write!(f, "{}: {source}", command.display()),
-            Self::Enter(source) => write!(f, "entering the laboratory: {source}"),
-        }
-    }
-}
-
-impl std::error::Error for ErrandError {}
-
-impl From<ControlError> for ErrandError {
-    fn from(error: ControlError) -> Self {
-        Self::Control(error)
-    }
+    #[error("entering the laboratory: {0}")]
+    Enter(#[source] io::Error),
 }
 
 /// What a command finds in its environment: `HAWSER_LAB` (the laboratory's name), `HAWSER_LAB_HOST`

@@ -102,27 +102,18 @@ pub struct Findings {
 }
 
 /// Why there are no findings.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
 pub enum SelftestError {
     /// No laboratory could be brought up.
-    Up(UpError),
+    #[error("{0}")]
+    Up(#[source] UpError),
     /// Its sockets failed.
-    Traffic(io::Error),
+    #[error("sending through the laboratory: {0}")]
+    Traffic(#[source] io::Error),
     /// One of its descriptions is wrong: a bug.
-    Description(Invalid),
+    #[error("{0}")]
+    Description(#[source] Invalid),
 }
-
-impl fmt::Display for SelftestError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Up(error) => error.fmt(f),
-            Self::Traffic(error) => write!(f, "sending through the laboratory: {error}"),
-            Self::Description(error) => error.fmt(f),
-        }
-    }
-}
-
-impl std::error::Error for SelftestError {}
 
 /// Brings up what it needs, and compares.
 type Measure = fn(&mut Bench) -> Measured;

@@ -10,7 +10,6 @@
 //! of one leave by that one, to any address of the other host: as at a site with two providers.
 
 use std::ffi::CString;
-use std::fmt;
 use std::io;
 use std::net::IpAddr;
 use std::os::fd::{AsFd, OwnedFd};
@@ -48,19 +47,39 @@ const SETTINGS: [(&str, &str); 6] = [
 ];
 
 /// Why there is no laboratory.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
 pub enum UpError {
     /// This user may not.
+    #[error(
+        "no right to make a network namespace ({source}): it needs CAP_SYS_ADMIN and \
+             CAP_NET_ADMIN (root has them), or user namespaces for ordinary users \
+             (user.max_user_namespaces above 0, kernel.unprivileged_userns_clone=1 and \
+             kernel.apparmor_restrict_unprivileged_userns=0 where the system has these)"
+    )]
     Rights {
         /// What the kernel said.
         source: io::Error,
     },
     /// There is no use of `/dev/net/tun`.
+    #[error(
+        "no TUN device ({source}): links with a rate, a delay or a loss need /dev/net/tun \
+             (modprobe tun), which this user may open, and CAP_NET_ADMIN; links without any \
+             need neither"
+    )]
     Device {
         /// What the kernel said.
         source: io::Error,
     },
     /// A setting of the description was refused.
+    #[error(
+        "host `{host}`: setting `{name}` was refused: {source}{}",
+        if .name == CONGESTION_CONTROL {
+            " (a namespace may have what the machine's net.ipv4.tcp_allowed_congestion_control names; a \
+             program with CAP_NET_ADMIN may choose any for its own sockets)"
+        } else {
+            ""
+        }
+    )]
     Setting {
         /// On which host.
         host: String,
@@ -70,56 +89,13 @@ pub enum UpError {
         source: io::Error,
     },
     /// The kernel refused something else.
+    #[error("{step}: {source}")]
     Kernel {
         /// What was to be done.
         step: String,
         /// What the kernel said.
         source: io::Error,
     },
-}
-
-impl fmt::Display for UpError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Rights { source } => write!(
-                f,
-                "no right to make a network namespace ({source}): it needs CAP_SYS_ADMIN and \
-                 CAP_NET_ADMIN (root has them), or user namespaces for ordinary users \
-                 (user.max_user_namespaces above 0, kernel.unprivileged_userns_clone=1 and \
-                 kernel.apparmor_restrict_unprivileged_userns=0 where the system has these)"
-            ),
-            Self::Device { source } => write!(
-                f,
-                "no TUN device ({source}): links with a rate, a delay or a loss need /dev/net/tun \
-                 (modprobe tun), which this user may open, and CAP_NET_ADMIN; links without any \
-                 need neither"
-            ),
-            Self::Setting { host, name, source } => {
-                write!(f, "host `{host}`: setting `{name}` was refused: {source}")?;
-                if name == CONGESTION_CONTROL {
-                    write!(
-                        f,
-                        " (a namespace may have what the machine's \
-                         net.ipv4.tcp_allowed_congestion_control names; a program with \
-                         CAP_NET_ADMIN may choose any for its own sockets)"
-                    )?;
-                }
-                Ok(())
-            }
-            Self::Kernel { step, source } => write!(f, "{step}: {source}"),
-        }
-    }
-}
-
-impl std::error::Error for UpError {
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        match self {
-            Self::Rights { source }
-            | Self::Device { source }
-            | Self::Setting { source, .. }
-            | Self::Kernel { source, .. } => Some(source),
-        }
-    }
 }
 
 /// For `map_err`: the kernel refused `step`.

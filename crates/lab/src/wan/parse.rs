@@ -37,7 +37,8 @@ const LATENESS_MAX: Duration = Duration::from_millis(1);
 const WEIGHT_MAX: u32 = 10_000;
 
 /// What is wrong with a description.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{file}{}: {message}", .line.map_or_else(String::new, |line| format!(":{line}")))]
 pub struct Invalid {
     /// Which file, or which name.
     pub file: String,
@@ -46,17 +47,6 @@ pub struct Invalid {
     /// What is wrong, and what is allowed.
     pub message: String,
 }
-
-impl fmt::Display for Invalid {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.line {
-            Some(line) => write!(f, "{}:{line}: {}", self.file, self.message),
-            None => write!(f, "{}: {}", self.file, self.message),
-        }
-    }
-}
-
-impl std::error::Error for Invalid {}
 
 /// Reads a description. `file` is for messages.
 ///

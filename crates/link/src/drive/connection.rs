@@ -77,34 +77,17 @@ pub struct Connection {
 }
 
 /// Why a path has ended.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
 pub enum Broken {
     /// TCP.
-    Socket(io::Error),
+    #[error("{0}")]
+    Socket(#[source] io::Error),
     /// The peer has closed it.
+    #[error("the peer has closed the connection")]
     End,
     /// TLS: the peer is not proved, or what it sends is no TLS.
-    Tls(rustls::Error),
-}
-
-impl std::fmt::Display for Broken {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            Self::Socket(error) => error.fmt(f),
-            Self::End => f.write_str("the peer has closed the connection"),
-            Self::Tls(error) => error.fmt(f),
-        }
-    }
-}
-
-impl std::error::Error for Broken {
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        match self {
-            Self::Socket(error) => Some(error),
-            Self::Tls(error) => Some(error),
-            Self::End => None,
-        }
-    }
+    #[error("{0}")]
+    Tls(#[source] rustls::Error),
 }
 
 impl Connection {

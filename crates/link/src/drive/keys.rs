@@ -83,9 +83,10 @@ impl fmt::Debug for Key {
 }
 
 /// Why there is no key.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
 pub enum KeyError {
     /// The file cannot be read or written.
+    #[error("\"{path}\": {source}")]
     File {
         /// Which.
         path: PathBuf,
@@ -93,6 +94,7 @@ pub enum KeyError {
         source: io::Error,
     },
     /// Others may read it.
+    #[error("\"{path}\" has mode {mode:o}: others may read the key; chmod 600 it")]
     Open {
         /// Which.
         path: PathBuf,
@@ -100,35 +102,13 @@ pub enum KeyError {
         mode: u32,
     },
     /// It holds something else.
+    #[error("\"{path}\": {reason}")]
     NotAKey {
         /// Which.
         path: PathBuf,
         /// What is wrong.
         reason: String,
     },
-}
-
-impl fmt::Display for KeyError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::File { path, source } => write!(f, "\"{}\": {source}", path.display()),
-            Self::Open { path, mode } => write!(
-                f,
-                "\"{}\" has mode {mode:o}: others may read the key; chmod 600 it",
-                path.display()
-            ),
-            Self::NotAKey { path, reason } => write!(f, "\"{}\": {reason}", path.display()),
-        }
-    }
-}
-
-impl std::error::Error for KeyError {
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        match self {
-            Self::File { source, .. } => Some(source),
-            Self::Open { .. } | Self::NotAKey { .. } => None,
-        }
-    }
 }
 
 impl Key {

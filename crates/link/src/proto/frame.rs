@@ -260,27 +260,18 @@ pub enum Frame<'a> {
 }
 
 /// Why bytes are no frame. Their path cannot be used any more.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum FrameError {
     /// No such kind.
+    #[error("there is no frame of kind {0}")]
     Kind(u8),
     /// A length that is not allowed.
+    #[error("the length of {0} is not allowed")]
     Length(&'static str),
     /// A value that is not allowed.
+    #[error("the value of {0} is not allowed")]
     Value(&'static str),
 }
-
-impl fmt::Display for FrameError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Kind(kind) => write!(f, "there is no frame of kind {kind}"),
-            Self::Length(what) => write!(f, "the length of {what} is not allowed"),
-            Self::Value(what) => write!(f, "the value of {what} is not allowed"),
-        }
-    }
-}
-
-impl std::error::Error for FrameError {}
 
 /// Takes fields from the front; the caller has checked that they are there.
 struct Fields<'a>(&'a [u8]);

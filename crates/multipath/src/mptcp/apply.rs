@@ -5,7 +5,6 @@
 //! * a step that fails takes back those before it: nothing is left half done
 
 use std::collections::BTreeSet;
-use std::fmt;
 use std::fs;
 use std::io;
 use std::net::{IpAddr, SocketAddr, TcpListener};
@@ -63,17 +62,25 @@ pub struct Options {
 }
 
 /// Why it was not done.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
 pub enum ApplyError {
     /// There is no MPTCP.
-    Unsupported(Unsupported),
+    #[error("{0}")]
+    Unsupported(#[source] Unsupported),
     /// The path manager is in userspace: endpoints would have no effect. Who manages, if that is known.
+    #[error("{}", userspace(*.0))]
     Userspace(Option<&'static str>),
     /// An address is none of this machine's.
+    #[error("{0} is no address of this machine that is up")]
     NotOurs(IpAddr),
     /// It cannot be planned.
-    Plan(PlanError),
+    #[error("{0}")]
+    Plan(#[source] PlanError),
     /// The kernel refuses.
+    #[error(
+        "{step}: {source}{}",
+        if .source.is_denied() { ". It needs root (CAP_NET_ADMIN)" } else { "" }
+    )]
     Netlink {
         /// What was to be done.
         step: String,
@@ -81,6 +88,10 @@ pub enum ApplyError {
         source: NetlinkError,
     },
     /// A file cannot be read or written.
+    #[error(
+        "{step}: {source}{}",
+        if .source.kind() == io::ErrorKind::PermissionDenied { ". It needs root" } else { "" }
+    )]
     File {
         /// What was to be done.
         step: String,
@@ -88,50 +99,22 @@ pub enum ApplyError {
         source: io::Error,
     },
     /// What is to last is the machine's, and this is another network namespace.
+    #[error("{}", unit::PERSIST_ELSEWHERE)]
     NotMachines,
 }
 
-impl fmt::Display for ApplyError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Unsupported(reason) => reason.fmt(f),
-            Self::Userspace(Some(who)) => write!(
-                f,
-                "the path manager is in userspace, and {who} manages: endpoints have no effect then. \
-                 End that one, and sysctl net.mptcp.path_manager = kernel puts it back"
-            ),
-            Self::Userspace(None) => f.write_str(
-                "the path manager is in userspace (`hawser mptcp manage` or another program manages, \
-                 or has managed): endpoints have no effect then. Where none does any more, sysctl \
-                 net.mptcp.path_manager = kernel puts it back",
-            ),
-            Self::NotOurs(address) => {
-                write!(f, "{address} is no address of this machine that is up")
-            }
-            Self::Plan(error) => error.fmt(f),
-            Self::Netlink { step, source } if source.is_denied() => {
-                write!(f, "{step}: {source}. It needs root (CAP_NET_ADMIN)")
-            }
-            Self::Netlink { step, source } => write!(f, "{step}: {source}"),
-            Self::File { step, source } if source.kind() == io::ErrorKind::PermissionDenied => {
-                write!(f, "{step}: {source}. It needs root")
-            }
-            Self::File { step, source } => write!(f, "{step}: {source}"),
-            Self::NotMachines => f.write_str(unit::PERSIST_ELSEWHERE),
-        }
-    }
-}
-
-impl std::error::Error for ApplyError {
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        match self {
-            Self::Unsupported(error) => Some(error),
-            Self::Plan(error) => Some(error),
-            Self::Netlink { source, .. } => Some(source),
-            Self::File { source, .. } => Some(source),
-            Self::Userspace(_) | Self::NotOurs(_) | Self::NotMachines => None,
-        }
-    }
+fn userspace(manager: Option<&str>) -> String {
+    let (who, remedy) = match manager {
+        Some(who) => (format!(", and {who} manages"), "End that one, and"),
+        None => (
+            " (`hawser mptcp manage` or another program manages, or has managed)".to_owned(),
+            "Where none does any more,",
+        ),
+    };
+    format!(
+        "the path manager is in userspace{who}: endpoints have no effect then. {remedy} sysctl \
+         net.mptcp.path_manager = kernel puts it back"
+    )
 }
 
 fn netlink(step: impl Into<String>) -> impl FnOnce(NetlinkError) -> ApplyError {

@@ -19,7 +19,6 @@
 //! under the kernel's own path manager keep it. Each look walks every TCP socket of the namespace.
 
 use std::collections::{BTreeMap, HashMap};
-use std::fmt;
 use std::fs::File;
 use std::io::{self, Write};
 use std::os::fd::AsFd;
@@ -78,15 +77,25 @@ pub struct Options {
 }
 
 /// Why nothing is managed.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
 pub enum ManageError {
     /// There is no MPTCP.
-    Unsupported(Unsupported),
+    #[error("{0}")]
+    Unsupported(#[source] Unsupported),
     /// The kernel has no path manager for userspace.
+    #[error(
+        "Linux {0} has no path manager for userspace (5.19): endpoints do what can be \
+             done there, `hawser mptcp setup`"
+    )]
     Old(String),
     /// Another program manages, or the setting cannot be changed.
-    Guard(GuardError),
+    #[error("{0}")]
+    Guard(#[source] GuardError),
     /// The kernel refuses.
+    #[error(
+        "{step}: {source}{}",
+        if .source.is_denied() { ". It needs root (CAP_NET_ADMIN)" } else { "" }
+    )]
     Netlink {
         /// What was to be done.
         step: &'static str,
@@ -94,43 +103,13 @@ pub enum ManageError {
         source: NetlinkError,
     },
     /// A system call failed.
+    #[error("{step}: {source}")]
     System {
         /// What was to be done.
         step: &'static str,
         /// Why.
         source: io::Error,
     },
-}
-
-impl fmt::Display for ManageError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Unsupported(reason) => reason.fmt(f),
-            Self::Old(release) => write!(
-                f,
-                "Linux {release} has no path manager for userspace (5.19): endpoints do what can be \
-                 done there, `hawser mptcp setup`"
-            ),
-            Self::Guard(error) => error.fmt(f),
-            Self::Netlink { step, source } if source.is_denied() => {
-                write!(f, "{step}: {source}. It needs root (CAP_NET_ADMIN)")
-            }
-            Self::Netlink { step, source } => write!(f, "{step}: {source}"),
-            Self::System { step, source } => write!(f, "{step}: {source}"),
-        }
-    }
-}
-
-impl std::error::Error for ManageError {
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        match self {
-            Self::Unsupported(error) => Some(error),
-            Self::Guard(error) => Some(error),
-            Self::Netlink { source, .. } => Some(source),
-            Self::System { source, .. } => Some(source),
-            Self::Old(_) => None,
-        }
-    }
 }
 
 /// Manages until a signal ends it, or the process that it is to end with. To be called while this

@@ -15,7 +15,6 @@
 //! * done twice, it changes nothing
 //! * `undo` takes away what is still as `setup` has made it, and nothing else
 
-use std::fmt;
 use std::net::IpAddr;
 
 use hawser_sys::mptcp::endpoint::{ENDPOINTS_MAX, Endpoint, EndpointId, Flags, Limits};
@@ -56,11 +55,23 @@ pub struct Plan {
 }
 
 /// Why nothing can be done.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PlanError {
     /// There is no address to work with.
+    #[error(
+        "no address of this machine can be used: none is on an interface that is up and has \
+             a default route; name some by --address"
+    )]
     NoAddress,
     /// More endpoints than the kernel takes.
+    #[error(
+        "{wanted} endpoints would be needed, and the kernel takes {ENDPOINTS_MAX}{}: ask for fewer \
+         --ports, or name the addresses by --address",
+        match .others {
+            0 => String::new(),
+            others => format!(" ({others} of them are there already, made by somebody else)"),
+        }
+    )]
     TooMany {
         /// Those that there would be.
         wanted: usize,
@@ -68,34 +79,14 @@ pub enum PlanError {
         others: usize,
     },
     /// Another program has an endpoint with this address and port, for another purpose.
+    #[error(
+        "endpoint {} ({endpoint}) is there already for another purpose, made by somebody else; it is \
+         left as it is, and nothing was changed",
+        .0.id.0,
+        endpoint = .0
+    )]
     Taken(Endpoint),
 }
-
-impl fmt::Display for PlanError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::NoAddress => f.write_str(
-                "no address of this machine can be used: none is on an interface that is up and has \
-                 a default route; name some by --address",
-            ),
-            Self::TooMany { wanted, others } => {
-                write!(f, "{wanted} endpoints would be needed, and the kernel takes {ENDPOINTS_MAX}")?;
-                if *others > 0 {
-                    write!(f, " ({others} of them are there already, made by somebody else)")?;
-                }
-                f.write_str(": ask for fewer --ports, or name the addresses by --address")
-            }
-            Self::Taken(endpoint) => write!(
-                f,
-                "endpoint {} ({endpoint}) is there already for another purpose, made by somebody \
-                 else; it is left as it is, and nothing was changed",
-                endpoint.id.0
-            ),
-        }
-    }
-}
-
-impl std::error::Error for PlanError {}
 
 fn wanted(address: Address, port: u16, flags: Flags, bound: bool) -> Endpoint {
     Endpoint {

@@ -27,7 +27,6 @@
 //! get TCP. Without CAP_SYS_ADMIN the filter needs no_new_privs: setuid programs get no rights.
 
 use std::ffi::{OsStr, OsString};
-use std::fmt;
 use std::fs;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -98,17 +97,25 @@ impl Kind {
 }
 
 /// Why a program was not run.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
 pub enum RunError {
     /// There is no MPTCP.
-    Unsupported(Unsupported),
+    #[error("{0}")]
+    Unsupported(#[source] Unsupported),
     /// There is no such congestion control.
-    Congestion(SetError),
+    #[error("{0}")]
+    Congestion(#[source] SetError),
     /// It would not get the rights that it is made for.
+    #[error(
+        "{0} is setuid or setgid, and would not get its rights here (no_new_privs): run \
+             hawser by it instead, as in `sudo hawser ... run -- COMMAND`"
+    )]
     Setuid(PathBuf),
     /// Seccomp is refused.
-    Filter(io::Error),
+    #[error("{}", filter_refused(.0))]
+    Filter(#[source] io::Error),
     /// It cannot be executed.
+    #[error("{}: {source}", .name.display())]
     Program {
         /// Its name.
         name: OsString,
@@ -116,7 +123,22 @@ pub enum RunError {
         source: io::Error,
     },
     /// The supervisor cannot do its work.
-    Supervisor(io::Error),
+    #[error("the supervisor cannot work: {0}")]
+    Supervisor(#[source] io::Error),
+}
+
+fn filter_refused(error: &io::Error) -> String {
+    match error.raw_os_error() {
+        Some(16 /* EBUSY */) => {
+            "there is a seccomp supervisor here already (another `hawser ... run`?), \
+                                 and the kernel allows one"
+                .to_owned()
+        }
+        _ => format!(
+            "the system calls of programs cannot be supervised here (seccomp; containers may forbid \
+             it): {error}"
+        ),
+    }
 }
 
 impl RunError {
@@ -127,44 +149,6 @@ impl RunError {
             Self::Program { source, .. } if source.kind() == io::ErrorKind::NotFound => 127,
             Self::Program { .. } => 126,
             _ => 125,
-        }
-    }
-}
-
-impl fmt::Display for RunError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Unsupported(reason) => reason.fmt(f),
-            Self::Congestion(reason) => reason.fmt(f),
-            Self::Setuid(path) => write!(
-                f,
-                "{} is setuid or setgid, and would not get its rights here (no_new_privs): run \
-                 hawser by it instead, as in `sudo hawser ... run -- COMMAND`",
-                path.display()
-            ),
-            Self::Filter(error) if error.raw_os_error() == Some(16 /* EBUSY */) => f.write_str(
-                "there is a seccomp supervisor here already (another `hawser ... run`?), and the \
-                 kernel allows one",
-            ),
-            Self::Filter(error) => write!(
-                f,
-                "the system calls of programs cannot be supervised here (seccomp; containers may \
-                 forbid it): {error}"
-            ),
-            Self::Program { name, source } => write!(f, "{}: {source}", name.display()),
-            Self::Supervisor(error) => write!(f, "the supervisor cannot work: {error}"),
-        }
-    }
-}
-
-impl std::error::Error for RunError {
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        match self {
-            Self::Unsupported(error) => Some(error),
-            Self::Congestion(error) => Some(error),
-            Self::Filter(error) | Self::Supervisor(error) => Some(error),
-            Self::Program { source, .. } => Some(source),
-            Self::Setuid(_) => None,
         }
     }
 }

@@ -42,34 +42,21 @@ const INFO_BYTES: usize = 128;
 const SUBFLOWS_MAX: usize = 80;
 
 /// Why there are no MPTCP sockets here.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Unsupported {
     /// The kernel has none: older than 5.6, or built without CONFIG_MPTCP.
+    #[error("this kernel has no MPTCP (Linux 5.6 and CONFIG_MPTCP are needed)")]
     Kernel,
     /// `net.mptcp.enabled` is 0.
+    #[error("MPTCP is off here (sysctl net.mptcp.enabled = 0)")]
     Disabled,
     /// Something forbids it: seccomp, SELinux, a container.
+    #[error("MPTCP sockets are forbidden here (seccomp, SELinux?)")]
     Denied,
     /// Another error number.
+    #[error("no MPTCP socket: {}", io::Error::from_raw_os_error(*.0))]
     Other(i32),
 }
-
-impl std::fmt::Display for Unsupported {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            Self::Kernel => {
-                f.write_str("this kernel has no MPTCP (Linux 5.6 and CONFIG_MPTCP are needed)")
-            }
-            Self::Disabled => f.write_str("MPTCP is off here (sysctl net.mptcp.enabled = 0)"),
-            Self::Denied => f.write_str("MPTCP sockets are forbidden here (seccomp, SELinux?)"),
-            Self::Other(code) => {
-                write!(f, "no MPTCP socket: {}", io::Error::from_raw_os_error(*code))
-            }
-        }
-    }
-}
-
-impl std::error::Error for Unsupported {}
 
 impl Unsupported {
     /// What an error of socket(2) means; `None` if it says nothing of MPTCP (EMFILE, ENOMEM).

@@ -16,7 +16,6 @@
 //! * a setting that another program has changed meanwhile is left, and so is a bound that this
 //!   manager did not set, even an equal one
 
-use std::fmt;
 use std::fs::{self, File};
 use std::io;
 use std::os::fd::AsFd;
@@ -67,57 +66,37 @@ impl Drop for Lock {
 }
 
 /// Why it is not ours.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
 pub enum GuardError {
     /// Another `hawser` manages here.
+    #[error(
+        "another `hawser mptcp manage` (or `hawser serve`) manages in this network namespace: \
+             it has {0}"
+    )]
     Taken(PathBuf),
     /// Another program does.
+    #[error(
+        "the path manager is in userspace already, and {0} listens to its events: one \
+             program can manage; end that one first"
+    )]
     Other(String),
     /// Another program would, once the path manager is in userspace.
+    #[error(
+        "{0} runs here, and would open and close the subflows of the same connections once \
+             the path manager is in userspace: one program can manage; end that one first"
+    )]
     Rival(&'static str),
     /// It cannot be read or written.
+    #[error(
+        "{step}: {source}{}",
+        if .source.kind() == io::ErrorKind::PermissionDenied { ". It needs root" } else { "" }
+    )]
     File {
         /// What was to be done.
         step: String,
         /// Why.
         source: io::Error,
     },
-}
-
-impl fmt::Display for GuardError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Taken(path) => write!(
-                f,
-                "another `hawser mptcp manage` (or `hawser serve`) manages in this network namespace: \
-                 it has {}",
-                path.display()
-            ),
-            Self::Other(who) => write!(
-                f,
-                "the path manager is in userspace already, and {who} listens to its events: one \
-                 program can manage; end that one first"
-            ),
-            Self::Rival(who) => write!(
-                f,
-                "{who} runs here, and would open and close the subflows of the same connections once \
-                 the path manager is in userspace: one program can manage; end that one first"
-            ),
-            Self::File { step, source } if source.kind() == io::ErrorKind::PermissionDenied => {
-                write!(f, "{step}: {source}. It needs root")
-            }
-            Self::File { step, source } => write!(f, "{step}: {source}"),
-        }
-    }
-}
-
-impl std::error::Error for GuardError {
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        match self {
-            Self::File { source, .. } => Some(source),
-            Self::Taken(_) | Self::Other(_) | Self::Rival(_) => None,
-        }
-    }
 }
 
 fn file(step: impl Into<String>) -> impl FnOnce(io::Error) -> GuardError {
