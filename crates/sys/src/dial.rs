@@ -37,7 +37,7 @@ pub fn dial_from(local: IpAddr, port: u16, to: SocketAddr) -> io::Result<OwnedFd
 /// # Errors
 /// As setsockopt(2) and bind(2).
 pub fn bind_address(fd: impl AsFd, local: Ipv4Addr) -> io::Result<()> {
-    set_option(&fd, libc::IPPROTO_IP, libc::IP_BIND_ADDRESS_NO_PORT, 1)?;
+    set_option(&fd, libc::IPPROTO_IP, libc::IP_BIND_ADDRESS_NO_PORT, &1u32.to_ne_bytes())?;
     rustix::net::bind(fd, &SocketAddr::new(local.into(), 0))?;
     Ok(())
 }
@@ -59,10 +59,7 @@ pub fn dial_result(fd: impl AsFd) -> io::Result<()> {
 /// As connect(2); [`io::ErrorKind::TimedOut`] after `most`.
 pub fn dial_waiting(local: IpAddr, to: SocketAddr, most: Duration) -> io::Result<TcpStream> {
     let fd = dial_from(local, 0, to)?;
-    let most = Timespec {
-        tv_sec: i64::try_from(most.as_secs()).unwrap_or(i64::MAX),
-        tv_nsec: most.subsec_nanos().into(),
-    };
+    let most = Timespec::try_from(most).map_err(io::Error::other)?;
     if poll(&mut [PollFd::new(&fd, PollFlags::OUT)], Some(&most))? == 0 {
         return Err(io::ErrorKind::TimedOut.into());
     }

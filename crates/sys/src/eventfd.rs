@@ -4,7 +4,7 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use rustix::event::{EventfdFlags, eventfd};
-use rustix::io::Errno;
+use rustix::io::{Errno, retry_on_intr};
 
 /// Wakes a thread. Linux 2.6.27.
 ///
@@ -47,13 +47,10 @@ impl EventFd {
     /// As read(2).
     pub fn drain(&self) -> io::Result<u64> {
         let mut count = [0; 8];
-        loop {
-            match rustix::io::read(&self.0, &mut count) {
-                Ok(_) => return Ok(u64::from_ne_bytes(count)),
-                Err(Errno::INTR) => {}
-                Err(Errno::AGAIN) => return Ok(0),
-                Err(error) => return Err(error.into()),
-            }
+        match retry_on_intr(|| rustix::io::read(&self.0, &mut count)) {
+            Ok(_) => Ok(u64::from_ne_bytes(count)),
+            Err(Errno::AGAIN) => Ok(0),
+            Err(error) => Err(error.into()),
         }
     }
 }

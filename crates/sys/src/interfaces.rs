@@ -3,8 +3,13 @@
 use std::collections::BTreeSet;
 use std::fs;
 use std::io;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
-use std::ptr;
+use std::net::IpAddr;
+
+use nix::ifaddrs::getifaddrs;
+use nix::net::if_::{InterfaceFlags, if_nametoindex};
+use nix::sys::socket::SockaddrStorage;
+
+use crate::stream::get_option;
 
 /// An address of this machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,31 +29,20 @@ pub struct InterfaceAddress {
 /// # Errors
 /// As getifaddrs(3).
 pub fn all() -> io::Result<Vec<InterfaceAddress>> {
-    let mut first: *mut libc::ifaddrs = ptr::null_mut();
-    // SAFETY: `first` is a valid place for the result.
-    if unsafe { libc::getifaddrs(&mut first) } != 0 {
-        return Err(io::Error::last_os_error());
-    }
-    let mut found = Vec::new();
-    let mut next = first;
-    while !next.is_null() {
-        // SAFETY: getifaddrs made this list, and it is freed only below.
-        let entry = unsafe { &*next };
-        // SAFETY: both pointers are null or of the list.
-        let pair = unsafe { (address(entry.ifa_addr), address(entry.ifa_netmask)) };
-        if let (Some(address), Some(mask)) = pair
-            && address.is_ipv4() == mask.is_ipv4()
-        {
-            // SAFETY: the name is a NUL-terminated string of the list.
-            let interface = unsafe { libc::if_nametoindex(entry.ifa_name) };
-            let up = entry.ifa_flags & libc::IFF_UP as u32 != 0;
-            found.push(InterfaceAddress { address, mask, interface, up });
-        }
-        next = entry.ifa_next;
-    }
-    // SAFETY: `first` comes from getifaddrs, and nothing borrows from it any more.
-    unsafe { libc::freeifaddrs(first) };
-    Ok(found)
+    let pairs = getifaddrs()?.filter_map(|entry| {
+        let (address, mask) = (address(entry.address)?, address(entry.netmask)?);
+        let interface = number_of(&entry.interface_name).unwrap_or(0);
+        let up = entry.flags.contains(InterfaceFlags::IFF_UP);
+        let is_pair = address.is_ipv4() == mask.is_ipv4();
+        is_pair.then_some(InterfaceAddress { address, mask, interface, up })
+    });
+    Ok(pairs.collect())
+}
+
+fn address(of: Option<SockaddrStorage>) -> Option<IpAddr> {
+    let of = of?;
+    let v4 = of.as_sockaddr_in().map(|v4| v4.ip().into());
+    v4.or_else(|| of.as_sockaddr_in6().map(|v6| v6.ip().into()))
 }
 
 /// The interfaces over which there is a default route, by their numbers.
@@ -78,10 +72,7 @@ fn default6(line: &str) -> Option<&str> {
 }
 
 fn number_of(name: &str) -> Option<u32> {
-    let name = std::ffi::CString::new(name).ok()?;
-    // SAFETY: the name is NUL-terminated and lives through the call.
-    let number = unsafe { libc::if_nametoindex(name.as_ptr()) };
-    (number != 0).then_some(number)
+    if_nametoindex(name).ok()
 }
 
 /// A number that no other network namespace has had since the machine started (SO_NETNS_COOKIE,
@@ -90,55 +81,24 @@ fn number_of(name: &str) -> Option<u32> {
 /// # Errors
 /// As socket(2) and getsockopt(2): ENOPROTOOPT on older kernels.
 pub fn namespace_cookie() -> io::Result<u64> {
-    use std::os::fd::AsRawFd;
     let socket = rustix::net::socket_with(
         rustix::net::AddressFamily::UNIX,
         rustix::net::SocketType::DGRAM,
         rustix::net::SocketFlags::CLOEXEC,
         None,
     )?;
-    let mut cookie = 0u64;
-    let mut length = size_of::<u64>() as libc::socklen_t;
-    // SAFETY: `cookie` is writable for `length` bytes through the call.
-    let code = unsafe {
-        libc::getsockopt(
-            socket.as_raw_fd(),
-            libc::SOL_SOCKET,
-            SO_NETNS_COOKIE,
-            (&raw mut cookie).cast(),
-            &raw mut length,
-        )
-    };
-    if code == 0 { Ok(cookie) } else { Err(io::Error::last_os_error()) }
+    let mut cookie = [0; 8];
+    get_option(&socket, libc::SOL_SOCKET, SO_NETNS_COOKIE, &mut cookie)?;
+    Ok(u64::from_ne_bytes(cookie))
 }
 
 /// include/uapi/asm-generic/socket.h.
 const SO_NETNS_COOKIE: libc::c_int = 71;
 
-/// # Safety
-/// `at` is null, or points to a socket address of the size that its family has.
-unsafe fn address(at: *const libc::sockaddr) -> Option<IpAddr> {
-    if at.is_null() {
-        return None;
-    }
-    // SAFETY: the caller's promise; unaligned reads make no demand on where it lies.
-    unsafe {
-        match i32::from(ptr::read_unaligned(at).sa_family) {
-            libc::AF_INET => {
-                let v4 = ptr::read_unaligned(at.cast::<libc::sockaddr_in>());
-                Some(Ipv4Addr::from(u32::from_be(v4.sin_addr.s_addr)).into())
-            }
-            libc::AF_INET6 => {
-                let v6 = ptr::read_unaligned(at.cast::<libc::sockaddr_in6>());
-                Some(Ipv6Addr::from(v6.sin6_addr.s6_addr).into())
-            }
-            _ => None,
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use std::net::Ipv4Addr;
+
     use super::*;
 
     #[test]

@@ -102,7 +102,7 @@ pub fn accept_unix(listener: &UnixListener) -> io::Result<OwnedFd> {
 pub fn set_defer_accept(listener: impl AsFd, wait: Duration) -> io::Result<()> {
     let most = libc::c_int::MAX.unsigned_abs();
     let seconds = u32::try_from(wait.as_secs()).unwrap_or(most).min(most);
-    set_option(listener, libc::IPPROTO_TCP, libc::TCP_DEFER_ACCEPT, seconds)
+    set_option(listener, libc::IPPROTO_TCP, libc::TCP_DEFER_ACCEPT, &seconds.to_ne_bytes())
 }
 
 /// The file of a unix socket that this process has made: removed when this is dropped, unless

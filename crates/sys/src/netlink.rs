@@ -27,6 +27,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::time::Duration;
 
 use attribute::{Attributes, align, u16_at, u32_at};
+use rustix::io::retry_on_intr;
 use rustix::net::{RecvFlags, SendFlags, sockopt};
 
 use crate::stream::set_option;
@@ -184,7 +185,7 @@ impl Netlink {
         }
         // Both only make errors better (Linux 4.12, 4.3): kernels without them are no worse off.
         for option in [libc::NETLINK_EXT_ACK, libc::NETLINK_CAP_ACK] {
-            let _ = set_option(&fd, libc::SOL_NETLINK, option, 1);
+            let _ = set_option(&fd, libc::SOL_NETLINK, option, &1u32.to_ne_bytes());
         }
         sockopt::set_socket_timeout(&fd, sockopt::Timeout::Recv, Some(ANSWER_WAIT))
             .map_err(|error| system("setsockopt")(error.into()))?;
@@ -196,7 +197,7 @@ impl Netlink {
     /// # Errors
     /// As setsockopt(2): EPERM for groups that need CAP_NET_ADMIN.
     pub fn join(&mut self, group: u32) -> Result<(), NetlinkError> {
-        set_option(&self.fd, libc::SOL_NETLINK, libc::NETLINK_ADD_MEMBERSHIP, group)
+        set_option(&self.fd, libc::SOL_NETLINK, libc::NETLINK_ADD_MEMBERSHIP, &group.to_ne_bytes())
             .map_err(|source| NetlinkError::System { call: "joining a group", source })
     }
 
@@ -273,18 +274,14 @@ impl Netlink {
     }
 
     fn datagram(&mut self) -> Result<usize, NetlinkError> {
-        loop {
-            match rustix::net::recv(&self.fd, &mut self.buffer[..], RecvFlags::TRUNC) {
-                Ok((_, whole)) if whole > self.buffer.len() => {
-                    return Err(NetlinkError::Malformed("a datagram is larger than any should be"));
-                }
-                Ok((read, _)) => return Ok(read),
-                Err(rustix::io::Errno::INTR) => {}
-                Err(error) => {
-                    return Err(NetlinkError::System { call: "recv", source: error.into() });
-                }
-            }
+        let received =
+            retry_on_intr(|| rustix::net::recv(&self.fd, &mut self.buffer[..], RecvFlags::TRUNC));
+        let (read, whole) = received
+            .map_err(|error| NetlinkError::System { call: "recv", source: error.into() })?;
+        if whole > self.buffer.len() {
+            return Err(NetlinkError::Malformed("a datagram is larger than any should be"));
         }
+        Ok(read)
     }
 }
 

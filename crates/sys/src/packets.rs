@@ -8,7 +8,7 @@ use std::io::{self, IoSlice};
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 
-use rustix::io::Errno;
+use rustix::io::retry_on_intr;
 use rustix::net::{
     AddressFamily, RecvFlags, ReturnFlags, SendAncillaryBuffer, SendFlags, SocketAddrUnix,
     SocketFlags, SocketType, recvmsg,
@@ -49,14 +49,9 @@ pub fn connect(path: &Path) -> io::Result<OwnedFd> {
 /// As sendmsg(2); [`io::ErrorKind::WouldBlock`] when there is no room.
 pub fn send(fd: impl AsFd, parts: &[IoSlice<'_>], wait: bool) -> io::Result<()> {
     let flags = SendFlags::NOSIGNAL | if wait { SendFlags::empty() } else { SendFlags::DONTWAIT };
-    loop {
-        let mut control = SendAncillaryBuffer::default();
-        match rustix::net::sendmsg(&fd, parts, &mut control, flags) {
-            Ok(_) => return Ok(()),
-            Err(Errno::INTR) => {}
-            Err(error) => return Err(error.into()),
-        }
-    }
+    let mut control = SendAncillaryBuffer::default();
+    retry_on_intr(|| rustix::net::sendmsg(&fd, parts, &mut control, flags))?;
+    Ok(())
 }
 
 /// Receives one message. `Ok(0)` is the end (or a message of no bytes, which is none here).
@@ -66,18 +61,13 @@ pub fn send(fd: impl AsFd, parts: &[IoSlice<'_>], wait: bool) -> io::Result<()> 
 /// for one that is longer than `buf`.
 pub fn recv(fd: impl AsFd, buf: &mut [u8], wait: bool) -> io::Result<usize> {
     let flags = if wait { RecvFlags::empty() } else { RecvFlags::DONTWAIT };
-    loop {
-        let mut control = rustix::net::RecvAncillaryBuffer::default();
-        let mut parts = [io::IoSliceMut::new(&mut *buf)];
-        match recvmsg(&fd, &mut parts, &mut control, flags) {
-            Ok(got) if got.flags.contains(ReturnFlags::TRUNC) => {
-                return Err(io::Error::new(io::ErrorKind::InvalidData, "the message is too long"));
-            }
-            Ok(got) => return Ok(got.bytes),
-            Err(Errno::INTR) => {}
-            Err(error) => return Err(error.into()),
-        }
+    let mut control = rustix::net::RecvAncillaryBuffer::default();
+    let mut parts = [io::IoSliceMut::new(buf)];
+    let got = retry_on_intr(|| recvmsg(&fd, &mut parts, &mut control, flags))?;
+    if got.flags.contains(ReturnFlags::TRUNC) {
+        return Err(io::Error::new(io::ErrorKind::InvalidData, "the message is too long"));
     }
+    Ok(got.bytes)
 }
 
 #[cfg(test)]

@@ -145,10 +145,8 @@ impl<'a> Readable<'a> {
     /// # Errors
     /// As poll(2).
     pub fn wait(&mut self, timeout: Option<Duration>) -> io::Result<bool> {
-        let timeout = timeout.map(|timeout| Timespec {
-            tv_sec: timeout.as_secs().min(1 << 30).cast_signed(),
-            tv_nsec: timeout.subsec_nanos().into(),
-        });
+        // (So long that it is none.)
+        let timeout = timeout.and_then(|timeout| Timespec::try_from(timeout).ok());
         match rustix::event::poll(&mut self.0, timeout.as_ref()) {
             Ok(count) => Ok(count > 0),
             Err(Errno::INTR) => Ok(false),

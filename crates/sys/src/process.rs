@@ -1,11 +1,14 @@
 //! The process and its threads: descriptors, priority, identity.
 
-use std::ffi::{CStr, CString};
+use std::ffi::CString;
 use std::io;
 use std::mem::MaybeUninit;
-use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, FromRawFd, OwnedFd, RawFd};
 
+use nix::unistd::{Gid, Group, Uid, User, initgroups, setgid, setuid};
 use rustix::process::{Resource, Rlimit};
+
+use crate::stream::get_option;
 
 /// Raises the soft limit on open descriptors to the hard one. Returns the limit now in force.
 ///
@@ -262,24 +265,12 @@ pub fn descriptor_of_process(process: u32) -> io::Result<OwnedFd> {
 /// # Errors
 /// As getsockopt(2) with SO_PEERPIDFD; before Linux 6.5, as pidfd_open(2).
 pub fn peer_process(socket: impl AsFd) -> io::Result<OwnedFd> {
-    let (mut fd, mut length) = (-1 as libc::c_int, size_of::<libc::c_int>() as libc::socklen_t);
-    // SAFETY: the kernel writes an integer of that length to `fd`, and the length to `length`.
-    let code = unsafe {
-        libc::getsockopt(
-            socket.as_fd().as_raw_fd(),
-            libc::SOL_SOCKET,
-            libc::SO_PEERPIDFD,
-            (&raw mut fd).cast(),
-            &raw mut length,
-        )
-    };
-    if code == 0 {
+    let mut fd = [0; size_of::<RawFd>()];
+    match get_option(&socket, libc::SOL_SOCKET, libc::SO_PEERPIDFD, &mut fd) {
         // SAFETY: the kernel has just made this descriptor, and it has no other owner.
-        return Ok(unsafe { OwnedFd::from_raw_fd(fd) });
-    }
-    let error = io::Error::last_os_error();
-    if error.raw_os_error() != Some(libc::ENOPROTOOPT) {
-        return Err(error);
+        Ok(_) => return Ok(unsafe { OwnedFd::from_raw_fd(RawFd::from_ne_bytes(fd)) }),
+        Err(error) if error.raw_os_error() != Some(libc::ENOPROTOOPT) => return Err(error),
+        Err(_) => {}
     }
     let peer = rustix::net::sockopt::socket_peercred(socket)?;
     Ok(rustix::process::pidfd_open(peer.pid, rustix::process::PidfdFlags::empty())?)
@@ -323,17 +314,8 @@ fn wait(
     use rustix::event::{PollFd, PollFlags, Timespec, poll};
     let mut polled: Vec<PollFd<'_>> =
         fds.iter().map(|fd| PollFd::from_borrowed_fd(*fd, PollFlags::IN)).collect();
-    let pause = pause.map(|pause| Timespec {
-        tv_sec: i64::try_from(pause.as_secs()).unwrap_or(i64::MAX),
-        tv_nsec: pause.subsec_nanos().into(),
-    });
-    loop {
-        match poll(&mut polled, pause.as_ref()) {
-            Ok(_) => break,
-            Err(rustix::io::Errno::INTR) => {}
-            Err(error) => return Err(error.into()),
-        }
-    }
+    let pause = pause.map(Timespec::try_from).transpose().map_err(io::Error::other)?;
+    rustix::io::retry_on_intr(|| poll(&mut polled, pause.as_ref()))?;
     let gone = PollFlags::HUP | PollFlags::ERR | PollFlags::NVAL;
     Ok(polled
         .iter()
@@ -364,30 +346,10 @@ pub struct Account {
     pub gid: u32,
 }
 
-/// Bytes for the strings of a user's or group's entry; longer ones are taken for missing.
-const ENTRY_BYTES_MAX: usize = 64 * 1024;
-
-type Lookup<'a> =
-    dyn FnMut(*mut libc::passwd, &mut [libc::c_char], *mut *mut libc::passwd) -> i32 + 'a;
-
-fn account(lookup: &mut Lookup<'_>) -> io::Result<Option<Account>> {
-    let mut strings = vec![0; ENTRY_BYTES_MAX];
-    let mut entry = MaybeUninit::<libc::passwd>::uninit();
-    let mut found = std::ptr::null_mut();
-    let code = lookup(entry.as_mut_ptr(), &mut strings, &mut found);
-    if code != 0 {
-        return Err(io::Error::from_raw_os_error(code));
+impl From<User> for Account {
+    fn from(user: User) -> Self {
+        Self { name: user.name, uid: user.uid.as_raw(), gid: user.gid.as_raw() }
     }
-    if found.is_null() {
-        return Ok(None);
-    }
-    // SAFETY: getpw*_r returned 0 and a non-null result, so `entry` is filled and its strings lie
-    // NUL-terminated in `strings`, which is still alive.
-    let (name, uid, gid) = unsafe {
-        let entry = entry.assume_init_ref();
-        (CStr::from_ptr(entry.pw_name).to_owned(), entry.pw_uid, entry.pw_gid)
-    };
-    Ok(Some(Account { name: name.to_string_lossy().into_owned(), uid, gid }))
 }
 
 /// The user with this name, if there is one.
@@ -395,13 +357,7 @@ fn account(lookup: &mut Lookup<'_>) -> io::Result<Option<Account>> {
 /// # Errors
 /// As getpwnam_r(3).
 pub fn account_by_name(name: &str) -> io::Result<Option<Account>> {
-    let Ok(name) = CString::new(name) else { return Ok(None) };
-    account(&mut |entry, strings, found| {
-        // SAFETY: all pointers are valid for the call, and the length is that of `strings`.
-        unsafe {
-            libc::getpwnam_r(name.as_ptr(), entry, strings.as_mut_ptr(), strings.len(), found)
-        }
-    })
+    Ok(User::from_name(name)?.map(Account::from))
 }
 
 /// The user with this id, if there is one.
@@ -414,10 +370,7 @@ pub fn effective_uid() -> u32 {
 
 /// As getpwuid_r(3).
 pub fn account_by_id(uid: u32) -> io::Result<Option<Account>> {
-    account(&mut |entry, strings, found| {
-        // SAFETY: all pointers are valid for the call, and the length is that of `strings`.
-        unsafe { libc::getpwuid_r(uid, entry, strings.as_mut_ptr(), strings.len(), found) }
-    })
+    Ok(User::from_uid(Uid::from_raw(uid))?.map(Account::from))
 }
 
 /// Whether this process may write a file, or make files in a directory.
@@ -434,28 +387,7 @@ pub fn may_write(path: impl AsRef<std::path::Path>) -> io::Result<()> {
 /// # Errors
 /// As getgrnam_r(3).
 pub fn group_by_name(name: &str) -> io::Result<Option<u32>> {
-    let Ok(name) = CString::new(name) else { return Ok(None) };
-    let mut strings: Vec<libc::c_char> = vec![0; ENTRY_BYTES_MAX];
-    let mut entry = MaybeUninit::<libc::group>::uninit();
-    let mut found = std::ptr::null_mut();
-    // SAFETY: all pointers are valid for the call, and the length is that of `strings`.
-    let code = unsafe {
-        libc::getgrnam_r(
-            name.as_ptr(),
-            entry.as_mut_ptr(),
-            strings.as_mut_ptr(),
-            strings.len(),
-            &mut found,
-        )
-    };
-    if code != 0 {
-        return Err(io::Error::from_raw_os_error(code));
-    }
-    if found.is_null() {
-        return Ok(None);
-    }
-    // SAFETY: getgrnam_r returned 0 and a non-null result, so `entry` is filled.
-    Ok(Some(unsafe { entry.assume_init_ref() }.gr_gid))
+    Ok(Group::from_name(name)?.map(|group| group.gid.as_raw()))
 }
 
 /// Becomes another user irrevocably: groups, group, then user, in all threads.
@@ -463,16 +395,10 @@ pub fn group_by_name(name: &str) -> io::Result<Option<u32>> {
 /// # Errors
 /// As initgroups(3), setgid(2), setuid(2). After an error the identity is half changed: exit.
 pub fn become_account(account: &Account) -> io::Result<()> {
-    let name = CString::new(account.name.as_str())?;
-    // SAFETY: `name` is a C string; libc's setgid and setuid take effect in every thread.
-    unsafe {
-        if libc::initgroups(name.as_ptr(), account.gid) != 0
-            || libc::setgid(account.gid) != 0
-            || libc::setuid(account.uid) != 0
-        {
-            return Err(io::Error::last_os_error());
-        }
-    }
+    let group = Gid::from_raw(account.gid);
+    initgroups(&CString::new(account.name.as_str())?, group)?;
+    setgid(group)?;
+    setuid(Uid::from_raw(account.uid))?;
     if account.uid != 0 && rustix::process::geteuid().is_root() {
         return Err(io::Error::other("still root after setuid"));
     }

@@ -20,16 +20,13 @@
 //! Without CAP_SYS_ADMIN a filter needs no_new_privs, which takes setuid programs their rights.
 
 use std::io;
-use std::mem::{MaybeUninit, size_of};
+use std::mem::size_of;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command};
 
-use rustix::net::{
-    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
-    SendAncillaryMessage, SendFlags,
-};
+use crate::pass;
 
 /// `AUDIT_ARCH_*` of this build (include/uapi/linux/audit.h).
 #[cfg(target_arch = "x86_64")]
@@ -173,7 +170,7 @@ pub fn start(command: &mut Command, noted: &Noted) -> Result<(Child, Listener), 
     let (near, far) = UnixStream::pair().map_err(StartError::Filter)?;
     let hook = move || -> io::Result<()> {
         let listener = install(&program)?;
-        send_descriptor(&far, listener.as_fd())
+        pass::send(&far, b"f", &[listener.as_fd()]).map(drop)
     };
     // SAFETY: between fork and exec the hook makes system calls and touches memory that is there
     // already; it neither allocates nor takes locks.
@@ -184,7 +181,6 @@ pub fn start(command: &mut Command, noted: &Noted) -> Result<(Child, Listener), 
             Ok((child, Listener(listener)))
         }
         Err(error) => {
-            near.set_nonblocking(true).map_err(StartError::Filter)?;
             // With the filter on, it was the exec that failed.
             Err(match receive_descriptor(&near) {
                 Ok(_) => StartError::Program(error),
@@ -225,26 +221,11 @@ fn install(program: &[libc::sock_filter]) -> io::Result<OwnedFd> {
     }
 }
 
-fn send_descriptor(to: &UnixStream, fd: BorrowedFd<'_>) -> io::Result<()> {
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
-    let mut control = SendAncillaryBuffer::new(&mut space);
-    let fds = [fd];
-    control.push(SendAncillaryMessage::ScmRights(&fds));
-    rustix::net::sendmsg(to, &[io::IoSlice::new(b"f")], &mut control, SendFlags::NOSIGNAL)?;
-    Ok(())
-}
-
+/// What a child has sent already, if it has.
 fn receive_descriptor(from: &UnixStream) -> io::Result<OwnedFd> {
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
-    let mut control = RecvAncillaryBuffer::new(&mut space);
-    let mut byte = [0];
-    let mut buffers = [io::IoSliceMut::new(&mut byte)];
-    rustix::net::recvmsg(from, &mut buffers, &mut control, RecvFlags::CMSG_CLOEXEC)?;
-    let received = control.drain().find_map(|message| match message {
-        RecvAncillaryMessage::ScmRights(mut fds) => fds.next(),
-        _ => None,
-    });
-    received.ok_or_else(|| io::ErrorKind::UnexpectedEof.into())
+    let mut fds = Vec::new();
+    pass::receive(from, &mut [0], &mut fds)?;
+    fds.pop().ok_or_else(|| io::ErrorKind::UnexpectedEof.into())
 }
 
 /// `struct seccomp_notif`.

@@ -8,6 +8,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use rustix::io::retry_on_intr;
 use rustix::net::sockopt;
 use rustix::net::{RecvFlags, SendAncillaryBuffer, SendFlags, Shutdown, SocketAddrUnix};
 
@@ -17,13 +18,8 @@ use rustix::net::{RecvFlags, SendAncillaryBuffer, SendFlags, Shutdown, SocketAdd
 /// As recv(2); [`io::ErrorKind::WouldBlock`] when there is nothing.
 #[inline]
 pub fn recv(fd: impl AsFd, buf: &mut [u8]) -> io::Result<usize> {
-    loop {
-        match rustix::net::recv(&fd, &mut *buf, RecvFlags::DONTWAIT) {
-            Ok((read, _)) => return Ok(read),
-            Err(rustix::io::Errno::INTR) => {}
-            Err(error) => return Err(error.into()),
-        }
-    }
+    let flags = RecvFlags::DONTWAIT;
+    Ok(retry_on_intr(|| rustix::net::recv(&fd, &mut *buf, flags))?.0)
 }
 
 /// As [`recv`], but leaves what it gives: the next call gives it again.
@@ -31,13 +27,8 @@ pub fn recv(fd: impl AsFd, buf: &mut [u8]) -> io::Result<usize> {
 /// # Errors
 /// See there.
 pub fn peek(fd: impl AsFd, buf: &mut [u8]) -> io::Result<usize> {
-    loop {
-        match rustix::net::recv(&fd, &mut *buf, RecvFlags::DONTWAIT | RecvFlags::PEEK) {
-            Ok((read, _)) => return Ok(read),
-            Err(rustix::io::Errno::INTR) => {}
-            Err(error) => return Err(error.into()),
-        }
-    }
+    let flags = RecvFlags::DONTWAIT | RecvFlags::PEEK;
+    Ok(retry_on_intr(|| rustix::net::recv(&fd, &mut *buf, flags))?.0)
 }
 
 /// Reads all that is there, without waiting: fewer bytes than `buf` has room for are the last.
@@ -67,12 +58,8 @@ pub fn recv_all(fd: impl AsFd, buf: &mut [u8]) -> io::Result<usize> {
 /// As send(2); [`io::ErrorKind::WouldBlock`] when nothing fits.
 #[inline]
 pub fn send(fd: impl AsFd, buf: &[u8]) -> io::Result<usize> {
-    loop {
-        match rustix::net::send(&fd, buf, SendFlags::DONTWAIT | SendFlags::NOSIGNAL) {
-            Err(rustix::io::Errno::INTR) => {}
-            result => return result.map_err(Into::into),
-        }
-    }
+    let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
+    Ok(retry_on_intr(|| rustix::net::send(&fd, buf, flags))?)
 }
 
 /// Writes what fits of several buffers, without waiting and without SIGPIPE.
@@ -81,14 +68,9 @@ pub fn send(fd: impl AsFd, buf: &[u8]) -> io::Result<usize> {
 /// As sendmsg(2); [`io::ErrorKind::WouldBlock`] when nothing fits.
 #[inline]
 pub fn send_vectored(fd: impl AsFd, bufs: &[IoSlice<'_>]) -> io::Result<usize> {
-    loop {
-        let mut control = SendAncillaryBuffer::default();
-        let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
-        match rustix::net::sendmsg(&fd, bufs, &mut control, flags) {
-            Err(rustix::io::Errno::INTR) => {}
-            result => return result.map_err(Into::into),
-        }
-    }
+    let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
+    let mut control = SendAncillaryBuffer::default();
+    Ok(retry_on_intr(|| rustix::net::sendmsg(&fd, bufs, &mut control, flags))?)
 }
 
 /// Ends both sides of the connection: the peer sees it end, and so does whatever reads here.
@@ -233,7 +215,7 @@ pub fn set_inherited_tcp_options(
 /// # Errors
 /// As setsockopt(2).
 pub fn set_unsent_bytes_max(fd: impl AsFd, bytes: u32) -> io::Result<()> {
-    set_option(fd, libc::IPPROTO_TCP, libc::TCP_NOTSENT_LOWAT, bytes)
+    set_option(fd, libc::IPPROTO_TCP, libc::TCP_NOTSENT_LOWAT, &bytes.to_ne_bytes())
 }
 
 /// Sets a socket option whose value is an int.
@@ -244,20 +226,37 @@ pub(crate) fn set_option(
     fd: impl AsFd,
     level: libc::c_int,
     option: libc::c_int,
-    value: u32,
+    value: &[u8],
 ) -> io::Result<()> {
-    // SAFETY: the descriptor is open while `fd` is borrowed, and the pointer and the length are those of
-    // an int that lives on the stack.
-    let code = unsafe {
-        libc::setsockopt(
-            fd.as_fd().as_raw_fd(),
-            level,
-            option,
-            (&raw const value).cast(),
-            size_of::<u32>() as libc::socklen_t,
-        )
-    };
-    if code == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+    let raw = fd.as_fd().as_raw_fd();
+    let length = value.len() as libc::socklen_t;
+    // SAFETY: the descriptor is open while `fd` is borrowed, and `value` is readable for `length` bytes.
+    match unsafe { libc::setsockopt(raw, level, option, value.as_ptr().cast(), length) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+/// Reads an option that rustix does not have; gives how many bytes of `value` it has filled.
+///
+/// # Errors
+/// As getsockopt(2).
+pub(crate) fn get_option(
+    fd: impl AsFd,
+    level: libc::c_int,
+    option: libc::c_int,
+    value: &mut [u8],
+) -> io::Result<usize> {
+    let raw = fd.as_fd().as_raw_fd();
+    let mut length = value.len() as libc::socklen_t;
+    let place = value.as_mut_ptr().cast();
+    // SAFETY: the descriptor is open while `fd` is borrowed, and `value` is writable for `length` bytes. Where an
+    // option's value holds pointers (MPTCP_FULL_INFO), they are to memory that lives through the call and is as
+    // large as it says.
+    match unsafe { libc::getsockopt(raw, level, option, place, &raw mut length) } {
+        0 => Ok((length as usize).min(value.len())),
+        _ => Err(io::Error::last_os_error()),
+    }
 }
 
 /// Lets TCP keep up to so many bytes that are not acknowledged, where the process may ask for so much and the
@@ -270,7 +269,8 @@ pub(crate) fn set_option(
 pub fn raise_send_buffer(fd: impl AsFd, bytes: u32) -> io::Result<()> {
     let fd = fd.as_fd();
     // (The kernel doubles it.)
-    let set = |option, bytes| set_option(fd, libc::SOL_SOCKET, option, bytes / 2);
+    let set =
+        |option, bytes: u32| set_option(fd, libc::SOL_SOCKET, option, &(bytes / 2).to_ne_bytes());
     let setting = |name: &str| -> Option<u32> {
         let text = std::fs::read_to_string(format!("/proc/sys/net/{name}")).ok()?;
         text.split_whitespace().last()?.parse().ok()

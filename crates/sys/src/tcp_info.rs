@@ -14,9 +14,10 @@
 //! (net.ipv4.tcp_min_rtt_wlen).
 
 use std::io;
-use std::os::fd::{AsFd, AsRawFd};
+use std::os::fd::AsFd;
 
 use crate::netlink::attribute::{u32_at, u64_at};
+use crate::stream::get_option;
 
 /// Room for what is asked for, the receive window included (6.2).
 const BYTES: usize = 240;
@@ -123,22 +124,8 @@ impl TcpInfo {
 /// As getsockopt(2): EOPNOTSUPP or ENOPROTOOPT on a socket that is not TCP.
 pub fn tcp_info(fd: impl AsFd) -> io::Result<TcpInfo> {
     let mut bytes = [0u8; BYTES];
-    let mut length = BYTES as libc::socklen_t;
-    // SAFETY: the descriptor is open while `fd` is borrowed, and `bytes` is writable for `length`.
-    let code = unsafe {
-        libc::getsockopt(
-            fd.as_fd().as_raw_fd(),
-            libc::IPPROTO_TCP,
-            libc::TCP_INFO,
-            bytes.as_mut_ptr().cast(),
-            &raw mut length,
-        )
-    };
-    if code != 0 {
-        return Err(io::Error::last_os_error());
-    }
-    let given = &bytes[..(length as usize).min(BYTES)];
-    TcpInfo::decode(given)
+    let length = get_option(fd, libc::IPPROTO_TCP, libc::TCP_INFO, &mut bytes)?;
+    TcpInfo::decode(&bytes[..length])
         .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "TCP_INFO is short"))
 }
 

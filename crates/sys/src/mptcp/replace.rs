@@ -5,9 +5,11 @@
 //! set that has the old socket does not get the new one.
 
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, OwnedFd};
 
 use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
+
+use crate::stream::{get_option, set_option};
 
 /// `TCP_CLOSE`: not connected, not listening.
 const UNUSED: u8 = 7;
@@ -70,7 +72,7 @@ pub fn plain_like(old: impl AsFd) -> io::Result<OwnedFd> {
             continue;
         };
         if wanted != has {
-            let _ = set(&new, level, name, &wanted);
+            let _ = set_option(&new, level, name, &wanted);
         }
     }
     let fresh = super::socket::open(family == AddressFamily::INET6)?;
@@ -82,7 +84,7 @@ pub fn plain_like(old: impl AsFd) -> io::Result<OwnedFd> {
         if let Some(wanted) = wanted
             && Some(wanted) != of(&fresh)
         {
-            let _ = set(&new, libc::SOL_SOCKET, name, &(wanted / 2).to_ne_bytes());
+            let _ = set_option(&new, libc::SOL_SOCKET, name, &(wanted / 2).to_ne_bytes());
         }
     }
     rustix::fs::fcntl_setfl(&new, rustix::fs::fcntl_getfl(&old)?)?;
@@ -91,24 +93,9 @@ pub fn plain_like(old: impl AsFd) -> io::Result<OwnedFd> {
 
 fn get(fd: &impl AsFd, level: libc::c_int, name: libc::c_int) -> io::Result<Vec<u8>> {
     let mut value = vec![0u8; OPTION_BYTES_MAX];
-    let mut length = OPTION_BYTES_MAX as libc::socklen_t;
-    let raw = fd.as_fd().as_raw_fd();
-    // SAFETY: `value` is writable for `length` bytes.
-    let code =
-        unsafe { libc::getsockopt(raw, level, name, value.as_mut_ptr().cast(), &raw mut length) };
-    if code != 0 {
-        return Err(io::Error::last_os_error());
-    }
-    value.truncate(length as usize);
+    let length = get_option(fd, level, name, &mut value)?;
+    value.truncate(length);
     Ok(value)
-}
-
-fn set(fd: &impl AsFd, level: libc::c_int, name: libc::c_int, value: &[u8]) -> io::Result<()> {
-    let length = value.len() as libc::socklen_t;
-    let raw = fd.as_fd().as_raw_fd();
-    // SAFETY: `value` is readable for `length` bytes.
-    let code = unsafe { libc::setsockopt(raw, level, name, value.as_ptr().cast(), length) };
-    if code == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
 #[cfg(test)]

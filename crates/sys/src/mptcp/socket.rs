@@ -8,12 +8,13 @@
 use std::io;
 use std::mem::size_of;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener};
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, OwnedFd};
 
 use rustix::net::{AddressFamily, SocketFlags, SocketType, ipproto, sockopt};
 
 use super::information::{MptcpInfo, TcpInfo};
 use crate::netlink::attribute::u32_at;
+use crate::stream::get_option;
 
 /// `SOL_MPTCP` (include/linux/socket.h).
 const SOL_MPTCP: libc::c_int = 284;
@@ -125,7 +126,7 @@ pub fn is_mptcp(fd: impl AsFd) -> io::Result<bool> {
 /// As getsockopt(2).
 pub fn speaks_mptcp(fd: impl AsFd) -> io::Result<bool> {
     let mut value = [0; 4];
-    let length = get(&fd, libc::IPPROTO_TCP, TCP_IS_MPTCP, &mut value)?;
+    let length = get_option(&fd, libc::IPPROTO_TCP, TCP_IS_MPTCP, &mut value)?;
     Ok(value[..length].iter().any(|byte| *byte != 0))
 }
 
@@ -135,7 +136,7 @@ pub fn speaks_mptcp(fd: impl AsFd) -> io::Result<bool> {
 /// As getsockopt(2): EOPNOTSUPP on a socket that is not MPTCP, or before Linux 5.16.
 pub fn info(fd: impl AsFd) -> io::Result<MptcpInfo> {
     let mut bytes = [0; INFO_BYTES];
-    let length = get(&fd, SOL_MPTCP, MPTCP_INFO, &mut bytes)?;
+    let length = get_option(&fd, SOL_MPTCP, MPTCP_INFO, &mut bytes)?;
     MptcpInfo::decode(&bytes[..length]).ok_or_else(|| malformed("MPTCP_INFO is short"))
 }
 
@@ -196,7 +197,7 @@ fn full(fd: &impl AsFd) -> io::Result<Vec<SubflowOf>> {
     // vectors have that many and live through the call.
     put(24, &(addresses.as_mut_ptr().expose_provenance() as u64).to_ne_bytes());
     put(32, &(infos.as_mut_ptr().expose_provenance() as u64).to_ne_bytes());
-    get(fd, SOL_MPTCP, MPTCP_FULL_INFO, &mut bytes)?;
+    get_option(fd, SOL_MPTCP, MPTCP_FULL_INFO, &mut bytes)?;
     let count = u32_at(&bytes, 16).unwrap_or(0) as usize;
     Ok(addresses
         .chunks_exact(SUBFLOW_INFO_BYTES)
@@ -211,7 +212,7 @@ fn array(fd: &impl AsFd, option: libc::c_int, size: usize) -> io::Result<Vec<u8>
     let mut bytes = vec![0u8; DATA_HEADER_BYTES + SUBFLOWS_MAX * size];
     bytes[..4].copy_from_slice(&(DATA_HEADER_BYTES as u32).to_ne_bytes());
     bytes[12..16].copy_from_slice(&(size as u32).to_ne_bytes());
-    get(fd, SOL_MPTCP, option, &mut bytes)?;
+    get_option(fd, SOL_MPTCP, option, &mut bytes)?;
     let count = u32_at(&bytes, 4).unwrap_or(0) as usize;
     let end = DATA_HEADER_BYTES + count.min(SUBFLOWS_MAX) * size;
     Ok(bytes[DATA_HEADER_BYTES..end].to_vec())
@@ -229,30 +230,6 @@ fn address(bytes: &[u8]) -> Option<SocketAddr> {
         _ => return None,
     };
     Some(SocketAddr::new(ip, port))
-}
-
-fn get(
-    fd: &impl AsFd,
-    level: libc::c_int,
-    option: libc::c_int,
-    value: &mut [u8],
-) -> io::Result<usize> {
-    let mut length = libc::socklen_t::try_from(value.len()).unwrap_or(libc::socklen_t::MAX);
-    // SAFETY: `value` is writable for `length` bytes. Where an option's value holds pointers
-    // (MPTCP_FULL_INFO), they are to memory that lives through the call and is as large as it says.
-    let code = unsafe {
-        libc::getsockopt(
-            fd.as_fd().as_raw_fd(),
-            level,
-            option,
-            value.as_mut_ptr().cast(),
-            &raw mut length,
-        )
-    };
-    if code != 0 {
-        return Err(io::Error::last_os_error());
-    }
-    Ok((length as usize).min(value.len()))
 }
 
 fn malformed(what: &str) -> io::Error {
