@@ -56,8 +56,12 @@ pub struct TcpInfo {
     pub timeouts: u8,
     /// Probes, of a full window or of keepalive, that the peer has not answered.
     pub probes: u8,
+    /// How often the timeout was doubled.
+    pub backoff: u8,
     /// Milliseconds since anything came from the peer, be it an acknowledgement.
     pub last_heard_ms: u32,
+    /// Milliseconds since the peer last acknowledged anything; a full window's probes too.
+    pub last_ack_ms: u32,
     /// Bytes that the peer has acknowledged. Linux 4.1.
     pub bytes_acked: Option<u64>,
     /// Bytes that came from the peer. Linux 4.1.
@@ -102,7 +106,9 @@ impl TcpInfo {
             unacked_segments: old(24),
             timeouts: bytes[2],
             probes: bytes[3],
+            backoff: bytes[4],
             last_heard_ms: old(52).min(old(56)),
+            last_ack_ms: old(56),
             bytes_acked: u64_at(bytes, 120),
             bytes_received: u64_at(bytes, 128),
             unsent: u32_at(bytes, 144),

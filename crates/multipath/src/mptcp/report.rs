@@ -245,7 +245,7 @@ impl Earlier {
             bytes: subflows
                 .unwrap_or_default()
                 .iter()
-                .map(|s| (s.socket.cookie, (s.info.bytes_received, s.info.bytes_acked)))
+                .map(|s| (s.socket.cookie, s.bytes()))
                 .collect(),
         }
     }
@@ -341,8 +341,8 @@ fn connection_report(
 
 fn subflow_report(subflow: &Subflow, earlier: Option<&Earlier>) -> SubflowReport {
     let info = &subflow.info;
-    let now = (info.bytes_received, info.bytes_acked);
-    let rates = earlier.and_then(|earlier| earlier.bit_s(subflow.socket.cookie, now));
+    let (bytes_received, bytes_acked) = subflow.bytes();
+    let rates = earlier.and_then(|earlier| earlier.bit_s(subflow.socket.cookie, subflow.bytes()));
     SubflowReport {
         local: subflow.socket.local,
         remote: subflow.socket.remote,
@@ -351,13 +351,13 @@ fn subflow_report(subflow: &Subflow, earlier: Option<&Earlier>) -> SubflowReport
         backup: subflow.flags.backup(),
         received_bit_s: rates.map(|(received, _)| received),
         sent_bit_s: rates.map(|(_, sent)| sent),
-        delivery_bit_s: info.delivery_rate.saturating_mul(8),
+        delivery_bit_s: info.delivery_rate.unwrap_or(0).saturating_mul(8),
         rtt_us: info.rtt_us,
-        retransmitted: info.retransmitted,
-        congestion_window: info.congestion_window,
+        retransmitted: info.segments_again,
+        congestion_window: info.window,
         congestion_control: subflow.congestion.clone(),
-        bytes_acked: info.bytes_acked,
-        bytes_received: info.bytes_received,
+        bytes_acked,
+        bytes_received,
     }
 }
 

@@ -115,7 +115,7 @@ fn subflows_are_what_the_kernel_says() {
     assert!(dialled.flags.asked() && dialled.flags.capable() && !dialled.flags.joined());
     assert_eq!(dialled.congestion.as_deref(), Some("bbr"));
     // 1000 bytes there and 21000 back, each with one of the handshake's.
-    assert_eq!((dialled.info.bytes_acked, dialled.info.bytes_received), (1_001, 21_000));
+    assert_eq!(dialled.bytes(), (21_000, 1_001));
     let accepted = decode_subflow(&payload(SUBFLOW_V6)).unwrap();
     assert_eq!(Some(accepted.socket.local), address("[fd09::1]:7000"));
     assert_eq!(event(payload(ESTABLISHED_V6)).unwrap().token, Some(accepted.token));

@@ -12,10 +12,11 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
-use super::information::{MptcpInfo, TcpInfo};
+use super::information::MptcpInfo;
 use super::{PROTOCOL, Token};
 use crate::netlink::attribute::{Attribute, Attributes, Writer, u32_at, u64_at};
 use crate::netlink::{DUMP, Netlink, NetlinkError, Protocol, Question};
+use crate::tcp_info::TcpInfo;
 
 /// `SOCK_DIAG_BY_FAMILY` (include/uapi/linux/sock_diag.h).
 const BY_FAMILY: u16 = 20;
@@ -155,6 +156,14 @@ pub struct Subflow {
     pub id_remote: u8,
 }
 
+impl Subflow {
+    /// Bytes that were received, and bytes that the peer has acknowledged.
+    #[must_use]
+    pub fn bytes(&self) -> (u64, u64) {
+        (self.info.bytes_received.unwrap_or(0), self.info.bytes_acked.unwrap_or(0))
+    }
+}
+
 /// `MPTCP_SUBFLOW_FLAG_*` (include/uapi/linux/mptcp.h).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct SubflowFlags(pub u32);
@@ -288,7 +297,7 @@ pub(super) fn decode_subflow(payload: &[u8]) -> Option<Subflow> {
     let of = |kind| mptcp.clone().find(|a| a.kind == kind);
     Some(Subflow {
         socket,
-        info: find(INFO).map(|a| TcpInfo::decode(a.value)).unwrap_or_default(),
+        info: find(INFO).and_then(|a| TcpInfo::decode(a.value)).unwrap_or_default(),
         congestion: find(CONGESTION).and_then(|a| a.text()),
         token: Token(of(TOKEN_LOCAL)?.u32()?),
         token_remote: Token(of(TOKEN_REMOTE)?.u32()?),

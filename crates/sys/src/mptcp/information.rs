@@ -1,7 +1,7 @@
-//! What the kernel says of a connection and of a subflow: `struct mptcp_info`, `struct tcp_info`.
+//! What the kernel says of a connection: `struct mptcp_info`.
 //!
 //! # Invariants
-//! * both grow with the kernel and never change: what an older kernel does not fill is `None` or 0
+//! * it grows with the kernel and never changes: what an older kernel does not fill is `None` or 0
 
 use crate::netlink::attribute::{u32_at, u64_at};
 
@@ -9,8 +9,6 @@ use super::Token;
 
 /// `MPTCP_INFO_FLAG_FALLBACK`.
 const FLAG_FALLBACK: u32 = 1;
-/// `MPTCP_INFO_FLAG_REMOTE_KEY_RECEIVED`.
-const FLAG_REMOTE_KEY_RECEIVED: u32 = 2;
 
 /// A connection (`struct mptcp_info`, include/uapi/linux/mptcp.h).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -99,72 +97,6 @@ impl MptcpInfo {
     pub fn is_fallback(&self) -> bool {
         self.flags & FLAG_FALLBACK != 0
     }
-
-    /// Whether the peer has shown that it speaks MPTCP.
-    #[must_use]
-    pub fn has_remote_key(&self) -> bool {
-        self.flags & FLAG_REMOTE_KEY_RECEIVED != 0
-    }
-}
-
-/// A TCP connection (`struct tcp_info`, include/uapi/linux/tcp.h); microseconds, bytes a second.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
-pub struct TcpInfo {
-    /// Smoothed round trip.
-    pub rtt_us: u32,
-    /// Its variance.
-    pub rtt_variance_us: u32,
-    /// The smallest round trip of late (4.6).
-    pub rtt_min_us: u32,
-    /// The congestion window, in segments.
-    pub congestion_window: u32,
-    /// Segments under way.
-    pub unacked: u32,
-    /// Segments sent again, ever.
-    pub retransmitted: u32,
-    /// Timeouts in a row without an answer, a handshake's included.
-    pub timeouts: u8,
-    /// How often the timeout was doubled for them.
-    pub backoff: u8,
-    /// Bytes that the peer has acknowledged (4.2).
-    pub bytes_acked: u64,
-    /// Bytes that were received (4.2).
-    pub bytes_received: u64,
-    /// Bytes that wait to be sent (4.6).
-    pub unsent: u32,
-    /// What reached the peer of late, in bytes a second (4.9).
-    pub delivery_rate: u64,
-    /// Bytes that were sent, again or not (4.19).
-    pub bytes_sent: u64,
-    /// Bytes that were sent again (4.19).
-    pub bytes_retransmitted: u64,
-    /// Time since the peer last acknowledged anything, in milliseconds; a full window's probes too.
-    pub last_ack_ms: u32,
-}
-
-impl TcpInfo {
-    /// Reads what the kernel gives; what it does not give is 0.
-    pub fn decode(bytes: &[u8]) -> Self {
-        let small = |at| u32_at(bytes, at).unwrap_or(0);
-        let large = |at| u64_at(bytes, at).unwrap_or(0);
-        Self {
-            timeouts: bytes.get(2).copied().unwrap_or(0),
-            backoff: bytes.get(4).copied().unwrap_or(0),
-            unacked: small(24),
-            last_ack_ms: small(56),
-            rtt_us: small(68),
-            rtt_variance_us: small(72),
-            congestion_window: small(80),
-            retransmitted: small(100),
-            bytes_acked: large(120),
-            bytes_received: large(128),
-            unsent: small(144),
-            rtt_min_us: small(148),
-            delivery_rate: large(160),
-            bytes_sent: large(200),
-            bytes_retransmitted: large(208),
-        }
-    }
 }
 
 #[cfg(test)]
@@ -181,24 +113,12 @@ mod tests {
         bytes[80] = 5;
         let whole = MptcpInfo::decode(&bytes).unwrap();
         assert_eq!(whole.token, Token(0xfeed_beef));
-        assert!(whole.is_fallback() && whole.has_remote_key());
+        assert!(whole.is_fallback());
         let volume = whole.volume.unwrap();
         assert_eq!((volume.bytes_sent, volume.subflows_total), (77, 5));
         // Linux 5.16 ends after csum_enabled.
         let old = MptcpInfo::decode(&bytes[..48]).unwrap();
         assert_eq!((old.subflows_further, old.volume), (4, None));
         assert_eq!(MptcpInfo::decode(&bytes[..15]), None);
-        assert_eq!(TcpInfo::decode(&[]), TcpInfo::default());
-    }
-
-    /// The layout, against the C structure where libc has it.
-    #[test]
-    fn tcp_info_lies_where_the_kernel_puts_it() {
-        use std::mem::offset_of;
-        assert_eq!(offset_of!(libc::tcp_info, tcpi_rtt), 68);
-        assert_eq!(offset_of!(libc::tcp_info, tcpi_snd_cwnd), 80);
-        assert_eq!(offset_of!(libc::tcp_info, tcpi_total_retrans), 100);
-        assert_eq!(offset_of!(libc::tcp_info, tcpi_last_ack_recv), 56);
-        assert_eq!(offset_of!(libc::tcp_info, tcpi_unacked), 24);
     }
 }

@@ -12,9 +12,10 @@ use std::os::fd::{AsFd, OwnedFd};
 
 use rustix::net::{AddressFamily, SocketFlags, SocketType, ipproto, sockopt};
 
-use super::information::{MptcpInfo, TcpInfo};
+use super::information::MptcpInfo;
 use crate::netlink::attribute::u32_at;
 use crate::stream::get_option;
+use crate::tcp_info::TcpInfo;
 
 /// `SOL_MPTCP` (include/linux/socket.h).
 const SOL_MPTCP: libc::c_int = 284;
@@ -175,7 +176,7 @@ fn subflow(addresses: &[u8], info: &[u8]) -> Option<SubflowOf> {
     Some(SubflowOf {
         local: address(local)?,
         remote: address(remote)?,
-        info: TcpInfo::decode(info),
+        info: TcpInfo::decode(info)?,
     })
 }
 
@@ -273,7 +274,7 @@ mod tests {
         let flows = subflows(&accepted).unwrap();
         assert_eq!(flows.len(), 1, "{flows:?}");
         assert_eq!(flows[0].local, address);
-        assert!(flows[0].info.congestion_window > 0);
+        assert!(flows[0].info.window > 0);
     }
 
     #[test]

@@ -211,18 +211,15 @@ impl Managed {
             _ => return None,
         };
         let info = &subflow.info;
-        let rtt = if info.rtt_min_us == 0 || info.rtt_min_us == u32::MAX {
-            info.rtt_us
-        } else {
-            info.rtt_min_us
-        };
+        let rtt = info.rtt_min_us.filter(|rtt| *rtt > 0).unwrap_or(info.rtt_us);
+        let (received, acked) = subflow.bytes();
         Some(Flow {
             id: id(subflow),
             pair: self.pairs.number(subflow.socket.local.ip(), subflow.socket.remote),
             open,
-            bytes: info.bytes_received.saturating_add(info.bytes_acked),
-            acked: info.bytes_acked,
-            unacked: info.unacked > 0,
+            bytes: received.saturating_add(acked),
+            acked,
+            unacked: info.unacked_segments > 0,
             timeouts: info.timeouts.max(info.backoff).into(),
             held: subflow.socket.unacked.into(),
             backup: subflow.flags.backup(),
@@ -304,9 +301,9 @@ impl Managed {
             .map(|s| {
                 json!({"cookie": s.socket.cookie, "local": s.socket.local, "remote": s.socket.remote,
                        "state": s.socket.state.name(), "backup": s.flags.backup(),
-                       "received": s.info.bytes_received, "acked": s.info.bytes_acked,
-                       "unread": s.socket.unread, "unacked": s.info.unacked, "unsent": s.info.unsent,
-                       "backoff": s.info.backoff, "retransmitted": s.info.retransmitted,
+                       "received": s.bytes().0, "acked": s.bytes().1,
+                       "unread": s.socket.unread, "unacked": s.info.unacked_segments, "unsent": s.info.unsent,
+                       "backoff": s.info.backoff, "retransmitted": s.info.segments_again,
                        "rtt_us": s.info.rtt_us})
             })
             .collect();
