@@ -1,72 +1,18 @@
 //! What a running endpoint is doing, as JSON and as a table.
 
-use std::fmt::Write;
-
-use serde_json::{Value, json};
+use serde::Serialize;
+use serde_json::Value;
 
 use crate::proto::node::report::Report;
 
-/// A report as JSON: counts since the start, of each peer and lane, of each port.
-#[must_use]
-pub fn to_json(report: &Report, tcp_port: u16) -> Value {
-    let peers = report.peers.iter().map(|peer| {
-        let lanes = peer.lanes.iter().enumerate().map(|(at, lane)| {
-            let counts = &lane.counts;
-            json!({
-                "lane": at,
-                "state": lane.state,
-                "queued": lane.queued,
-                "queued_bytes": lane.queued_bytes,
-                "unacknowledged_bytes": lane.unacknowledged_bytes,
-                "next_sequence": lane.next_sequence,
-                "expected_sequence": lane.expected,
-                "sent": counts.sent,
-                "received": counts.received,
-                "retransmitted": counts.again,
-                "duplicates": counts.duplicates,
-                "dropped": counts.dropped,
-                "connections": counts.connections,
-                "bytes_sent": counts.bytes_sent,
-                "bytes_received": counts.bytes_received,
-            })
-        });
-        json!({
-            "address": peer.address,
-            "dials": peer.dials,
-            "paths": peer.paths,
-            "generation": peer.generation,
-            "ports_name_lanes": peer.port_is_lane,
-            "congested_ports": peer.congested_ports,
-            "memory_bytes": peer.memory,
-            "lanes": lanes.collect::<Vec<_>>(),
-        })
-    });
-    let ports = report.ports.iter().map(|port| {
-        json!({
-            "port": port.port,
-            "queued": port.queued,
-            "queued_bytes": port.queued_bytes,
-            "unacknowledged_bytes": port.sent_bytes,
-            "congested": port.congested,
-            "received": port.received,
-            "sent": port.sent,
-        })
-    });
-    let totals = &report.totals;
-    json!({
-        "address": report.address,
-        "tcp_port": tcp_port,
-        "generation": report.generation,
-        "messages_to_no_port": totals.no_port,
-        "pings": totals.pings,
-        "pings_unanswered": totals.pings_unanswered,
-        "maps_received": totals.maps_received,
-        "maps_sent": totals.maps_sent,
-        "connections_refused": totals.refused,
-        "left_behind": totals.left_behind,
-        "peers": peers.collect::<Vec<_>>(),
-        "ports": ports.collect::<Vec<_>>(),
-    })
+/// What `hawser rds info` gets: counts since the start, of each peer and lane, of each port.
+#[derive(Debug, Serialize)]
+pub struct Info {
+    /// Where the endpoint listens.
+    pub tcp_port: u16,
+    /// Its state.
+    #[serde(flatten)]
+    pub report: Report,
 }
 
 fn list<'a>(value: &'a Value, key: &str) -> &'a [Value] {
@@ -77,11 +23,49 @@ fn list<'a>(value: &'a Value, key: &str) -> &'a [Value] {
 fn field(value: &Value, key: &str) -> String {
     match &value[key] {
         Value::String(text) => text.clone(),
+        Value::Bool(yes) => if *yes { "yes" } else { "no" }.to_owned(),
         other => other.to_string(),
     }
 }
 
-/// What [`to_json`] has made, as tables.
+/// Columns of a table: the heading, the key in JSON, the width.
+type Columns<'a> = &'a [(&'a str, &'a str, usize)];
+
+const LANES: Columns<'_> = &[
+    ("lane", "lane", 4),
+    ("state", "state", 9),
+    ("queued", "queued", 7),
+    ("bytes", "queued_bytes", 10),
+    ("unacknowledged", "unacknowledged_bytes", 14),
+    ("next tx", "next_sequence", 16),
+    ("next rx", "expected_sequence", 16),
+    ("retrans", "retransmitted", 8),
+    ("dups", "duplicates", 6),
+    ("dropped", "dropped", 7),
+    ("conns", "connections", 5),
+];
+const PORTS: Columns<'_> = &[
+    ("port", "port", 5),
+    ("queued", "queued", 7),
+    ("bytes", "queued_bytes", 10),
+    ("unacknowledged", "unacknowledged_bytes", 14),
+    ("received", "received", 10),
+    ("sent", "sent", 10),
+    ("congested", "congested", 9),
+];
+
+/// The cells of a row, each to the right of its column.
+fn row(columns: Columns<'_>, cell: impl Fn(&str, &str) -> String) -> String {
+    let cells = columns.iter().map(|(head, key, width)| format!("{:>width$}", cell(head, key)));
+    cells.collect::<Vec<_>>().join(" ") + "\n"
+}
+
+fn table(columns: Columns<'_>, rows: &[Value]) -> String {
+    let rows = rows.iter().map(|of| row(columns, |_, key| field(of, key)));
+    rows.fold(row(columns, |head, _| head.to_owned()), |text, row| text + &row)
+}
+
+/// The JSON of [`Info`], as tables.
 #[must_use]
 pub fn to_text(value: &Value) -> String {
     let mut text = format!(
@@ -96,64 +80,13 @@ pub fn to_text(value: &Value) -> String {
             Some(count) => format!("{count} lanes"),
         };
         let who = if peer["dials"].as_bool() == Some(true) { "dialled" } else { "dials" };
-        let congested = field(peer, "congested_ports");
-        let _ = writeln!(
-            text,
-            "\npeer {}: {lanes}, {who}, {congested} ports congested",
-            field(peer, "address")
-        );
-        let _ = writeln!(
-            text,
-            "{:>4} {:>9} {:>7} {:>10} {:>14} {:>16} {:>16} {:>8} {:>6} {:>7} {:>5}",
-            "lane",
-            "state",
-            "queued",
-            "bytes",
-            "unacknowledged",
-            "next tx",
-            "next rx",
-            "retrans",
-            "dups",
-            "dropped",
-            "conns"
-        );
-        for lane in list(peer, "lanes") {
-            let _ = writeln!(
-                text,
-                "{:>4} {:>9} {:>7} {:>10} {:>14} {:>16} {:>16} {:>8} {:>6} {:>7} {:>5}",
-                field(lane, "lane"),
-                field(lane, "state"),
-                field(lane, "queued"),
-                field(lane, "queued_bytes"),
-                field(lane, "unacknowledged_bytes"),
-                field(lane, "next_sequence"),
-                field(lane, "expected_sequence"),
-                field(lane, "retransmitted"),
-                field(lane, "duplicates"),
-                field(lane, "dropped"),
-                field(lane, "connections")
-            );
-        }
+        let (address, congested) = (field(peer, "address"), field(peer, "congested_ports"));
+        text += &format!("\npeer {address}: {lanes}, {who}, {congested} ports congested\n");
+        text += &table(LANES, list(peer, "lanes"));
     }
     if !list(value, "ports").is_empty() {
-        let _ = writeln!(
-            text,
-            "\n{:>5} {:>7} {:>10} {:>14} {:>10} {:>10} congested",
-            "port", "queued", "bytes", "unacknowledged", "received", "sent"
-        );
-    }
-    for port in list(value, "ports") {
-        let congested = if port["congested"].as_bool() == Some(true) { "yes" } else { "no" };
-        let _ = writeln!(
-            text,
-            "{:>5} {:>7} {:>10} {:>14} {:>10} {:>10} {congested}",
-            field(port, "port"),
-            field(port, "queued"),
-            field(port, "queued_bytes"),
-            field(port, "unacknowledged_bytes"),
-            field(port, "received"),
-            field(port, "sent")
-        );
+        text += "\n";
+        text += &table(PORTS, list(value, "ports"));
     }
     text
 }
@@ -170,7 +103,8 @@ mod tests {
         let mut node = Node::new(Config::new([127, 0, 0, 1].into(), 5, 1));
         let port = node.bind(4001).unwrap();
         node.send(port, ([127, 0, 0, 2].into(), 9), b"hello", Time::ZERO).unwrap();
-        let json = to_json(&node.report(), 16_385);
+        let info = Info { tcp_port: 16_385, report: node.report() };
+        let json = serde_json::to_value(info).unwrap();
         let of_lanes = |key: &str| -> u64 {
             list(&json["peers"][0], "lanes").iter().filter_map(|lane| lane[key].as_u64()).sum()
         };

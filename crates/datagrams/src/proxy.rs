@@ -41,7 +41,8 @@ use hawser_sys::stream::peer_uid;
 use tracing::warn;
 
 use super::endpoint::{Endpoint, PortEvent};
-use super::info::to_json;
+use super::info::Info;
+use super::proto::node::report::Report;
 use crate::proto::header::MESSAGE_BYTES_MAX;
 use crate::proto::node::{Datagram, SendError};
 
@@ -529,8 +530,7 @@ impl Proxy {
         {
             return Arc::clone(report);
         }
-        let report = to_json(&self.endpoint.report(), self.endpoint.options().tcp_port);
-        let report: Arc<[u8]> = report.to_string().into_bytes().into();
+        let report = self.json(self.endpoint.report());
         self.report = Some((Instant::now(), Arc::clone(&report)));
         report
     }
@@ -539,8 +539,13 @@ impl Proxy {
     fn report_of(&self, own: Option<u16>) -> Arc<[u8]> {
         let mut report = self.endpoint.report_of_ports();
         report.ports.retain(|port| Some(port.port) == own);
-        let report = to_json(&report, self.endpoint.options().tcp_port);
-        report.to_string().into_bytes().into()
+        self.json(report)
+    }
+
+    fn json(&self, report: Report) -> Arc<[u8]> {
+        let info = Info { tcp_port: self.endpoint.options().tcp_port, report };
+        // Of these types it does not fail.
+        serde_json::to_vec(&info).unwrap_or_default().into()
     }
 
     /// Gives a client its answers and what has come for its port, as far as it takes them.

@@ -27,6 +27,7 @@ use std::time::Duration;
 
 use hawser_multipath::paths::spread;
 use hawser_time::Time;
+use serde::Serialize;
 
 use super::assembly::Assembly;
 use super::congestion::MAP_BYTES;
@@ -175,13 +176,14 @@ pub(crate) struct Sent {
 pub(crate) struct Binding(pub(crate) u32);
 
 /// What a lane has done.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Counts {
     /// Messages queued.
     pub sent: u64,
     /// Messages taken.
     pub received: u64,
     /// Messages that were given to a connection once more.
+    #[serde(rename = "retransmitted")]
     pub again: u64,
     /// Messages that had come before, and were dropped.
     pub duplicates: u64,

@@ -32,6 +32,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use hawser_time::Time;
+use serde::Serialize;
 
 use super::congestion::{MAP_BYTES, Map};
 use super::hash::Shares;
@@ -408,9 +409,10 @@ impl Port {
 const MESSAGE_COST: usize = HEADER_BYTES;
 
 /// What a node has counted.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Totals {
     /// Messages to unbound ports.
+    #[serde(rename = "messages_to_no_port")]
     pub no_port: u64,
     /// Pings that came.
     pub pings: u64,
@@ -421,6 +423,7 @@ pub struct Totals {
     /// Congestion maps that were sent.
     pub maps_sent: u64,
     /// Connections that were refused.
+    #[serde(rename = "connections_refused")]
     pub refused: u64,
     /// Dropped messages of released ports.
     pub left_behind: u64,

@@ -1,10 +1,14 @@
 //! The state of a node at a moment.
 
+use serde::Serialize;
+
 use super::{Counts, IpAddr, Node, Totals};
 
 /// A lane.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct LaneReport {
+    /// Its number.
+    pub lane: usize,
     /// One word.
     pub state: &'static str,
     /// Messages that are kept until TCP has acknowledged them, and their bytes with headers.
@@ -17,13 +21,15 @@ pub struct LaneReport {
     /// The number of the next message to be sent.
     pub next_sequence: u64,
     /// The least number that is new among those that come.
+    #[serde(rename = "expected_sequence")]
     pub expected: u64,
     /// What it has done.
+    #[serde(flatten)]
     pub counts: Counts,
 }
 
 /// A peer.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct PeerReport {
     /// Its address.
     pub address: IpAddr,
@@ -34,17 +40,19 @@ pub struct PeerReport {
     /// Its generation; 0 if it has not said.
     pub generation: u32,
     /// Whether its source ports name lanes.
+    #[serde(rename = "ports_name_lanes")]
     pub port_is_lane: bool,
     /// Ports of its that take no more.
     pub congested_ports: usize,
     /// Bytes of memory that it takes here, without sockets.
+    #[serde(rename = "memory_bytes")]
     pub memory: usize,
     /// Its lanes.
     pub lanes: Vec<LaneReport>,
 }
 
 /// A port of this host.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct PortReport {
     /// Its number.
     pub port: u16,
@@ -53,6 +61,7 @@ pub struct PortReport {
     /// See `queued`.
     pub queued_bytes: usize,
     /// Bytes that it has sent and no peer has acknowledged.
+    #[serde(rename = "unacknowledged_bytes")]
     pub sent_bytes: usize,
     /// Whether the port is announced to peers as congested.
     pub congested: bool,
@@ -63,13 +72,14 @@ pub struct PortReport {
 }
 
 /// All of it.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Report {
     /// This host.
     pub address: IpAddr,
     /// Its generation.
     pub generation: u32,
     /// Counts since its start.
+    #[serde(flatten)]
     pub totals: Totals,
     /// By address.
     pub peers: Vec<PeerReport>,
@@ -93,9 +103,11 @@ impl Node {
             lanes: peer
                 .lanes
                 .iter()
-                .map(|lane| {
+                .enumerate()
+                .map(|(number, lane)| {
                     let (queued, queued_bytes, next_sequence) = lane.queued();
                     LaneReport {
+                        lane: number,
                         state: lane.link.state.name(),
                         queued,
                         queued_bytes,
