@@ -6,7 +6,6 @@
 //! ```text
 //!   bind() ─► send(), receive() ... turn() ─► next_event(): Readable(port), Room(port)
 //! ```
-//! [`Endpoint::send_waiting`] and [`Endpoint::receive_waiting`] do it with turns of their own.
 //! [`Endpoint::close`] waits until what was sent is acknowledged. To drop an endpoint drops that.
 //!
 //! # Invariants
@@ -330,41 +329,6 @@ impl Endpoint {
         self.node.receive(port)
     }
 
-    /// As [`Endpoint::send`], but waits for room until `most` has passed.
-    ///
-    /// # Errors
-    /// As there; and [`io::ErrorKind::TimedOut`].
-    pub fn send_waiting(
-        &mut self,
-        from: u16,
-        to: (IpAddr, u16),
-        body: &[u8],
-        most: Duration,
-    ) -> io::Result<()> {
-        let until = now().after(most);
-        loop {
-            match self.send(from, to, body) {
-                Err(SendError::Full | SendError::Congested) => {}
-                other => return other.map_err(io::Error::other),
-            }
-            self.turn_until(until)?;
-        }
-    }
-
-    /// As [`Endpoint::receive`], but waits until `most` has passed.
-    ///
-    /// # Errors
-    /// [`io::ErrorKind::TimedOut`], and as [`Endpoint::turn`].
-    pub fn receive_waiting(&mut self, port: u16, most: Duration) -> io::Result<Datagram> {
-        let until = now().after(most);
-        loop {
-            if let Some(datagram) = self.receive(port) {
-                return Ok(datagram);
-            }
-            self.turn_until(until)?;
-        }
-    }
-
     /// Messages that ports have sent and that TCP has not acknowledged.
     #[must_use]
     pub fn unacknowledged(&self) -> usize {
@@ -392,14 +356,6 @@ impl Endpoint {
             while self.receive(port).is_some() {}
         }
         Ok(())
-    }
-
-    fn turn_until(&mut self, until: Time) -> io::Result<()> {
-        let left = until.since(now());
-        if left.is_zero() {
-            return Err(io::ErrorKind::TimedOut.into());
-        }
-        self.turn(left)
     }
 
     /// What has become possible since this was asked for last.

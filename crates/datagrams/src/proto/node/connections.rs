@@ -96,13 +96,6 @@ impl Node {
         true
     }
 
-    /// The address of a connection's peer.
-    #[must_use]
-    pub fn address_of(&self, connection: Connection) -> Option<IpAddr> {
-        let place = self.connections.get(&connection)?;
-        self.peers.get(&place.peer).map(|peer| peer.address)
-    }
-
     /// Its peer and lane.
     pub(super) fn place_of(&self, connection: Connection) -> Option<(u32, usize)> {
         self.connections.get(&connection).map(|place| (place.peer, usize::from(place.lane)))

@@ -52,8 +52,8 @@ impl Session {
                 self.is_now_up(id, now);
                 return Verdict::Fine;
             }
-            (Frame::Refused { refusal, versions }, Stage::Greeting) => {
-                return self.refused(refusal, versions);
+            (Frame::Refused { refusal, .. }, Stage::Greeting) => {
+                return self.refused(refusal);
             }
             (Frame::Hello { .. } | Frame::Welcome { .. } | Frame::Refused { .. }, _) => {
                 return Verdict::End(PathEnd::Wrong("a greeting that may not come now"));
@@ -111,8 +111,7 @@ impl Session {
         Verdict::Fine
     }
 
-    fn refused(&mut self, refusal: Refusal, versions: (u8, u8)) -> Verdict {
-        let _ = versions;
+    fn refused(&mut self, refusal: Refusal) -> Verdict {
         match refusal {
             Refusal::Session => {
                 if matches!(self.role, Role::Near { established: true, .. }) {

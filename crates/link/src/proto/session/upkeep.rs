@@ -325,8 +325,7 @@ impl Session {
 
     fn dial(&mut self, now: Time) {
         let due = self.wanted();
-        for (pair, dials, missing) in due.into_iter().filter(|(_, dials, _)| dials.dial_at <= now) {
-            let _ = dials;
+        for (pair, _, missing) in due.into_iter().filter(|(_, dials, _)| dials.dial_at <= now) {
             (0..missing).for_each(|_| self.dial_one(pair, Origin::Wanted, now));
         }
     }
