@@ -41,6 +41,7 @@ pub mod past;
 pub mod path;
 mod rate;
 mod recent;
+pub mod report;
 mod run;
 pub mod sample;
 pub mod session;

@@ -17,7 +17,8 @@ use hawser_time::Time;
 use serde::{Deserialize, Serialize};
 
 use super::carrier::Carrier;
-use crate::proto::session::Counts;
+use crate::proto::PathId;
+pub use crate::proto::report::{PathReport, StreamReport, Totals};
 
 /// Streams that a report lists, the busiest first; it counts all.
 const STREAMS_LISTED_MAX: usize = 100;
@@ -44,46 +45,6 @@ pub struct Report {
     pub fallbacks: Vec<String>,
     /// The near end has one; the far end one for each near end.
     pub sessions: Vec<SessionReport>,
-}
-
-/// Counters of a link or a session.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
-pub struct Totals {
-    /// Streams that were opened, and that were reset by either end.
-    pub streams_opened: u64,
-    /// See `streams_opened`.
-    pub streams_reset: u64,
-    /// Bytes from local connections, and bytes that they were given.
-    pub taken_bytes: u64,
-    /// See `taken_bytes`.
-    pub delivered_bytes: u64,
-    /// Bytes of streams that were sent again by another path.
-    pub again_bytes: u64,
-    /// Paths that have carried streams and have ended.
-    pub paths_lost: u64,
-    /// Bytes of streams that were compressed for a path, and what they came to.
-    #[serde(default)]
-    pub compressed_from_bytes: u64,
-    /// See `compressed_from_bytes`.
-    #[serde(default)]
-    pub compressed_to_bytes: u64,
-}
-
-impl Totals {
-    /// The sum.
-    #[must_use]
-    pub fn plus(self, counts: Counts) -> Self {
-        Self {
-            streams_opened: self.streams_opened + counts.opened,
-            streams_reset: self.streams_reset + counts.reset,
-            taken_bytes: self.taken_bytes + counts.taken_bytes,
-            delivered_bytes: self.delivered_bytes + counts.delivered_bytes,
-            again_bytes: self.again_bytes + counts.again_bytes,
-            paths_lost: self.paths_lost + counts.paths_lost,
-            compressed_from_bytes: self.compressed_from_bytes + counts.compressed.0,
-            compressed_to_bytes: self.compressed_to_bytes + counts.compressed.1,
-        }
-    }
 }
 
 /// A session.
@@ -113,46 +74,6 @@ pub struct SessionReport {
     pub streams: Vec<StreamReport>,
 }
 
-/// A path.
-#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
-pub struct PathReport {
-    /// Its number at this end.
-    pub path: u64,
-    /// Why it is there.
-    #[serde(default)]
-    pub why: String,
-    /// `dialling`, `ready`, `greeting`, `up`.
-    pub stage: String,
-    /// This end's address and the peer's, once they are known.
-    pub addresses: Option<(IpAddr, SocketAddr)>,
-    /// Whether it carries streams only where no other path does.
-    pub rests: bool,
-    /// For how long.
-    pub age_s: f64,
-    /// Bytes to the peer, without TLS's own.
-    pub sent_bytes: u64,
-    /// Bytes from the peer.
-    pub received_bytes: u64,
-    /// Smoothed round trip; 0: not known yet.
-    pub rtt_us: u32,
-    /// The least of late; 0: not known.
-    #[serde(default)]
-    pub rtt_min_us: u32,
-    /// Its congestion control.
-    #[serde(default)]
-    pub congestion: String,
-    /// What it is taken to carry, bytes a second.
-    pub rate: u64,
-    /// What it has carried of late, in both directions, bytes a second: what it adds to the others.
-    #[serde(default)]
-    pub carries: u64,
-    /// Segments that TCP has sent, and those of them that it sent again.
-    #[serde(default)]
-    pub segments_sent: u32,
-    /// See `segments_sent`.
-    pub segments_again: u32,
-}
-
 /// A path that has ended.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct PastReport {
@@ -170,37 +91,6 @@ pub struct PastReport {
     pub lived_s: f64,
     /// Dials that have failed one after the other.
     pub times: u32,
-}
-
-/// A stream.
-#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
-pub struct StreamReport {
-    /// Its number.
-    pub stream: u64,
-    /// Where it goes.
-    pub target: String,
-    /// For how long it has been open.
-    pub age_s: f64,
-    /// Bytes of the local connection that have arrived.
-    pub sent_bytes: u64,
-    /// Bytes that the local connection was given.
-    pub received_bytes: u64,
-    /// The same of late, bytes a second.
-    #[serde(default)]
-    pub sent_rate: u64,
-    /// See `sent_rate`.
-    #[serde(default)]
-    pub received_rate: u64,
-    /// For how long the other end's connection has taken nothing of what was sent; none: it has all.
-    #[serde(default)]
-    pub waits_s: Option<f64>,
-    /// Bytes that are kept for it.
-    pub held_bytes: usize,
-    /// Whether it uses all paths.
-    pub bulk: bool,
-    /// What it sends is compressed to so many percent of late; none: it is sent as it is.
-    #[serde(default)]
-    pub compressed_percent: Option<u64>,
 }
 
 /// What a line of a report is, for those that show it in colours.
@@ -345,21 +235,9 @@ impl SessionReport {
     fn of(carrier: &Carrier, now: Time) -> Self {
         let session = carrier.session();
         let paths = session.path_reports(now).into_iter().map(|path| PathReport {
-            path: path.id.0,
-            why: path.origin.to_string(),
-            stage: format!("{:?}", path.stage).to_lowercase(),
-            addresses: carrier.addresses(path.id),
-            rests: path.rests,
-            age_s: path.age.as_secs_f64(),
-            sent_bytes: path.bytes.0,
-            received_bytes: path.bytes.1,
-            rtt_us: path.sample.rtt_us,
-            rtt_min_us: path.sample.rtt_min_us,
-            congestion: carrier.congestion(path.id).unwrap_or_default(),
-            rate: path.rate,
-            carries: path.carries,
-            segments_sent: path.sample.segments_sent,
-            segments_again: path.sample.segments_again,
+            addresses: carrier.addresses(PathId(path.path)),
+            congestion: carrier.congestion(PathId(path.path)).unwrap_or_default(),
+            ..path
         });
         let past = session.past_paths().map(|past| PastReport {
             path: past.id.0,
@@ -372,30 +250,16 @@ impl SessionReport {
         });
         let mut past: Vec<_> = past.collect();
         past.reverse();
-        let streams = session.stream_reports(STREAMS_LISTED_MAX, now).into_iter();
-        let streams = streams.map(|stream| StreamReport {
-            stream: stream.id.0,
-            target: stream.target.into(),
-            age_s: stream.age.as_secs_f64(),
-            sent_bytes: stream.bytes.0,
-            received_bytes: stream.bytes.1,
-            sent_rate: stream.rates.0,
-            received_rate: stream.rates.1,
-            waits_s: stream.waits.map(|waits| waits.as_secs_f64()),
-            held_bytes: stream.held,
-            bulk: stream.is_bulk,
-            compressed_percent: stream.compressed_percent,
-        });
         Self {
             name: carrier.name().to_owned(),
             up: session.is_up(),
             down_s: session.down_for(now).map(|down| down.as_secs_f64()),
             grace_s: session.grace().as_secs_f64(),
             streams_open: session.stream_count(),
-            totals: Totals::default().plus(session.counts()),
+            totals: session.counts(),
             paths: paths.collect(),
             past,
-            streams: streams.collect(),
+            streams: session.stream_reports(STREAMS_LISTED_MAX, now),
         }
     }
 

@@ -42,8 +42,9 @@ use super::frame::{Frame, Reason, TARGET_BYTES_MAX, VERSION_MAX, VERSION_MIN};
 use super::incoming::{INITIAL_CREDIT, Incoming};
 use super::outgoing::{Ending, Outgoing, SEND_OWN_BYTES};
 use super::past::{Past, PastPath};
-use super::path::{Origin, Path, PathEnd, Stage};
+use super::path::{Path, PathEnd, Stage};
 use super::recent::Recent;
+use super::report::{PathReport, StreamReport, Totals};
 use super::run::{IDLE, Run};
 use super::{PathId, StreamId, Token};
 use crate::proto::sample::Sample;
@@ -298,74 +299,7 @@ pub struct Session {
     codec: Codec,
     past: Past,
     requests: VecDeque<Request>,
-    counts: Counts,
-}
-
-/// What has happened in a session.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Counts {
-    /// Streams that were opened.
-    pub opened: u64,
-    /// Streams that were reset, by either end.
-    pub reset: u64,
-    /// Bytes from local sockets.
-    pub taken_bytes: u64,
-    /// Bytes for local sockets that they have taken.
-    pub delivered_bytes: u64,
-    /// Bytes of streams that were sent again.
-    pub again_bytes: u64,
-    /// Paths that have carried streams and have ended.
-    pub paths_lost: u64,
-    /// Bytes of streams that were compressed, and what they came to.
-    pub compressed: (u64, u64),
-}
-
-/// A path, for an operator.
-#[derive(Clone, Copy, PartialEq, Debug)]
-pub struct PathReport {
-    /// Which.
-    pub id: PathId,
-    /// Between which addresses: the near end's own numbers, or those that the far end's host has given.
-    pub pair: PairId,
-    /// Why it is there.
-    pub origin: Origin,
-    /// How far it is.
-    pub stage: Stage,
-    /// Whether it carries streams only where no other does.
-    pub rests: bool,
-    /// For how long it has been there.
-    pub age: Duration,
-    /// Bytes to and from the peer, without TLS's own.
-    pub bytes: (u64, u64),
-    /// The last sample.
-    pub sample: Sample,
-    /// Its estimated rate, bytes a second.
-    pub rate: u64,
-    /// What it has carried of late, in both directions, bytes a second.
-    pub carries: u64,
-}
-
-/// A stream, for an operator.
-#[derive(Clone, PartialEq, Debug)]
-pub struct StreamReport {
-    /// Which.
-    pub id: StreamId,
-    /// Where it goes.
-    pub target: Box<str>,
-    /// For how long it has been open.
-    pub age: Duration,
-    /// Bytes from and to the local socket that have arrived.
-    pub bytes: (u64, u64),
-    /// The same of late, bytes a second.
-    pub rates: (u64, u64),
-    /// For how long the other local socket has taken nothing of what was sent; none: it has all.
-    pub waits: Option<Duration>,
-    /// Bytes that are kept for it.
-    pub held: usize,
-    /// Whether it uses all paths.
-    pub is_bulk: bool,
-    /// The size of its sent bytes after compression, in percent; none: they are not compressed.
-    pub compressed_percent: Option<u64>,
+    counts: Totals,
 }
 
 /// Until when a stream waits for its confirmation: in an outage, as long as others wait for a path.
@@ -439,7 +373,7 @@ impl Session {
             codec: Codec::default(),
             past: Past::default(),
             requests: VecDeque::new(),
-            counts: Counts::default(),
+            counts: Totals::default(),
         }
     }
 
@@ -507,7 +441,7 @@ impl Session {
     }
 
     fn add(&mut self, id: StreamId, target: &str, at: Confirmation, limit: u64, now: Time) {
-        self.counts.opened += 1;
+        self.counts.streams_opened += 1;
         self.beside = true; // until it proves to be bulk, or idle
         self.streams.insert(
             id,
@@ -667,7 +601,7 @@ impl Session {
     /// Forgets a stream and closes its local socket.
     fn remove(&mut self, id: StreamId, reason: Option<Reason>) {
         if self.forget(id).is_some() {
-            self.counts.reset += u64::from(reason.is_some());
+            self.counts.streams_reset += u64::from(reason.is_some());
             self.requests.push_back(Request::Close(id, reason));
         }
     }
@@ -679,7 +613,7 @@ impl Session {
         if !waits {
             self.remove(id, Some(reason));
         } else if self.forget(id).is_some() {
-            self.counts.reset += 1;
+            self.counts.streams_reset += 1;
             self.draining.insert((now.after(LAST_BYTES_MAX), id));
             self.requests.push_back(Request::Drain(id));
         }
@@ -736,7 +670,7 @@ impl Session {
 
     /// What has happened.
     #[must_use]
-    pub fn counts(&self) -> Counts {
+    pub fn counts(&self) -> Totals {
         self.counts
     }
 
@@ -750,16 +684,21 @@ impl Session {
     #[must_use]
     pub fn path_reports(&self, now: Time) -> Vec<PathReport> {
         let report = |path: &Path| PathReport {
-            id: path.id,
-            pair: path.pair,
-            origin: path.origin,
-            stage: path.stage,
+            path: path.id.0,
+            why: path.origin.to_string(),
+            stage: format!("{:?}", path.stage).to_lowercase(),
+            addresses: None,
             rests: path.rests,
-            age: now.since(path.since),
-            bytes: (path.sent_bytes, path.received_bytes),
-            sample: path.sample,
+            age_s: now.since(path.since).as_secs_f64(),
+            sent_bytes: path.sent_bytes,
+            received_bytes: path.received_bytes,
+            rtt_us: path.sample.rtt_us,
+            rtt_min_us: path.sample.rtt_min_us,
+            congestion: String::new(),
             rate: path.rate(),
             carries: path.carries(now),
+            segments_sent: path.sample.segments_sent,
+            segments_again: path.sample.segments_again,
         };
         self.paths.values().map(report).collect()
     }
@@ -779,17 +718,16 @@ impl Session {
         let mut all: Vec<_> = self.streams.iter().map(|(id, one)| (busy(one), *id, one)).collect();
         all.sort_by_key(|(busy, id, _)| (std::cmp::Reverse(*busy), *id));
         let report = |(_, id, stream): (u64, StreamId, &Stream)| StreamReport {
-            id,
-            target: stream.target.clone(),
-            age: now.since(stream.opened),
-            bytes: (stream.out.delivered(), stream.incoming.delivered()),
-            rates: (
-                stream.sends.rate(stream.out.delivered(), now),
-                stream.receives.rate(stream.incoming.delivered(), now),
-            ),
-            waits: stream.out.waits_since().map(|since| now.since(since)),
-            held: stream.out.kept() + stream.incoming.held(),
-            is_bulk: stream.out.is_bulk(),
+            stream: id.0,
+            target: stream.target.to_string(),
+            age_s: now.since(stream.opened).as_secs_f64(),
+            sent_bytes: stream.out.delivered(),
+            received_bytes: stream.incoming.delivered(),
+            sent_rate: stream.sends.rate(stream.out.delivered(), now),
+            received_rate: stream.receives.rate(stream.incoming.delivered(), now),
+            waits_s: stream.out.waits_since().map(|since| now.since(since).as_secs_f64()),
+            held_bytes: stream.out.kept() + stream.incoming.held(),
+            bulk: stream.out.is_bulk(),
             compressed_percent: stream.shrinking.percent(),
         };
         all.into_iter().take(most).map(report).collect()

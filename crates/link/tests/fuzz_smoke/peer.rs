@@ -146,7 +146,7 @@ pub(crate) fn play(mut input: &[u8]) {
         follow(&mut session, &mut paths, now);
         assert!(session.counts().delivered_bytes <= came_bytes);
         for stream in session.stream_reports(16, now) {
-            assert!(stream.held as u64 <= 2 * WINDOW_MAX, "{stream:?}");
+            assert!(stream.held_bytes as u64 <= 2 * WINDOW_MAX, "{stream:?}");
         }
     }
 }

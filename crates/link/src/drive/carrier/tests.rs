@@ -143,7 +143,7 @@ fn an_end_that_is_said_twice_is_given_once() {
     carrier.session.received(path, &twice, host.now);
     host.turn(&mut carrier);
     assert_eq!(program.read(&mut [0; 1]).unwrap(), 0);
-    assert_eq!(carrier.session.counts().reset, 0);
+    assert_eq!(carrier.session.counts().streams_reset, 0);
 }
 
 #[test]
@@ -171,7 +171,7 @@ fn what_a_target_says_before_it_breaks_is_put_in_whatever_a_write_says() {
         host.turn(&mut carrier);
     }
     let report = carrier.session.stream_reports(1, host.now);
-    assert_eq!(report.first().map(|one| one.held >= 10), Some(true), "{report:?}");
+    assert_eq!(report.first().map(|one| one.held_bytes >= 10), Some(true), "{report:?}");
     let mut said = Vec::new();
     carrier.session.fill(path, &mut said, 1 << 16, host.now);
     assert!(said.windows(10).any(|part| part == b"last words"), "{said:?}");

@@ -365,8 +365,8 @@ impl Session {
                 filling.out.reserve(COMPRESSED_HEAD_BYTES + bytes.len());
                 compressed_head(filling.out, id, offset, (whole, bytes.len()));
                 filling.out.extend_from_slice(bytes);
-                let (from, to) = self.counts.compressed;
-                self.counts.compressed = (from + whole as u64, to + bytes.len() as u64);
+                self.counts.compressed_from_bytes += whole as u64;
+                self.counts.compressed_to_bytes += bytes.len() as u64;
             } else {
                 write_frames(filling.out, id, offset, parts);
             }

@@ -486,11 +486,14 @@ impl World {
             self.programs(end);
             if let Some(session) = &mut self.ends[end] {
                 session.tick(self.now);
-                let held = session.stream_reports(1, self.now).first().map_or(0, |one| one.held);
+                let held =
+                    session.stream_reports(1, self.now).first().map_or(0, |one| one.held_bytes);
                 assert!(held as u64 <= 2 * WINDOW_MAX, "{held}");
                 self.again_bytes = self.again_bytes.max(session.counts().again_bytes);
-                let (from, to) = session.counts().compressed;
-                self.compressed = (self.compressed.0.max(from), self.compressed.1.max(to));
+                let counts = session.counts();
+                let (from, to) = self.compressed;
+                self.compressed =
+                    (from.max(counts.compressed_from_bytes), to.max(counts.compressed_to_bytes));
             }
             self.requests(end);
         }
