@@ -8,11 +8,10 @@
 use std::ffi::OsString;
 use std::io;
 use std::os::fd::AsFd;
-use std::os::unix::process::ExitStatusExt;
 use std::process::{Child, Command};
 
 use hawser_sys::process::{
-    catch_signals_to_pass_on, descriptor_of_process, pass_signals_on, wait_for,
+    self, catch_signals_to_pass_on, descriptor_of_process, pass_signals_on, wait_for,
 };
 
 use crate::kernel::Place;
@@ -59,9 +58,7 @@ fn supervise(mut child: Child) -> io::Result<u8> {
         // The descriptor of signals does not wait.
         pass_signals_on(&signals, child.id());
         if ready[0].0 {
-            let status = child.wait()?;
-            let code = status.code().or_else(|| status.signal().map(|signal| 128 + signal));
-            return Ok(code.and_then(|code| u8::try_from(code).ok()).unwrap_or(125));
+            return Ok(process::exit_code(child.wait()?));
         }
     }
 }

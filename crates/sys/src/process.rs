@@ -4,6 +4,8 @@ use std::ffi::CString;
 use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, FromRawFd, OwnedFd, RawFd};
+use std::os::unix::process::ExitStatusExt;
+use std::process::ExitStatus;
 
 use nix::unistd::{Gid, Group, Uid, User, initgroups, setgid, setuid};
 use rustix::process::{Resource, Rlimit};
@@ -276,6 +278,13 @@ pub fn peer_process(socket: impl AsFd) -> io::Result<OwnedFd> {
     Ok(rustix::process::pidfd_open(peer.pid, rustix::process::PidfdFlags::empty())?)
 }
 
+/// A program's exit code as shells have it: 128 and the number of the signal that ended it.
+#[must_use]
+pub fn exit_code(status: ExitStatus) -> u8 {
+    let code = status.code().or_else(|| status.signal().map(|signal| 128 + signal));
+    code.and_then(|code| u8::try_from(code).ok()).unwrap_or(125)
+}
+
 /// A duplicate of another process's descriptor. Linux 5.6.
 ///
 /// # Errors
@@ -544,5 +553,11 @@ mod tests {
     #[test]
     fn a_number_that_is_no_descriptor_is_refused() {
         assert!(duplicate_passed(1_000_000).is_err());
+    }
+
+    #[test]
+    fn exit_codes_are_those_of_shells() {
+        assert_eq!(exit_code(ExitStatus::from_raw(3 << 8)), 3);
+        assert_eq!(exit_code(ExitStatus::from_raw(9)), 137);
     }
 }

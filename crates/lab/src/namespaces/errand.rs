@@ -9,13 +9,13 @@ use std::ffi::OsString;
 use std::fs;
 use std::io;
 use std::os::fd::OwnedFd;
-use std::os::unix::process::ExitStatusExt;
 use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use hawser_sys::namespace;
+use hawser_sys::process::exit_code;
 
 use super::control::{self, About, Client, ControlError};
 use super::report::Snapshot;
@@ -130,10 +130,5 @@ pub fn run(name: &str, on: Option<&str>, command: &[OsString]) -> Result<Ended, 
         // It ended first, and this process is about to: what is inside must not outlive both.
         control::end_inhabitants(&inodes, Duration::ZERO);
     })?;
-    let code = match (status.code(), status.signal()) {
-        (Some(code), _) => code,
-        (None, signal) => 128 + signal.unwrap_or(0),
-    };
-    let code = u8::try_from(code).unwrap_or(u8::MAX);
-    Ok(Ended { code, report: after.since(&before) })
+    Ok(Ended { code: exit_code(status), report: after.since(&before) })
 }

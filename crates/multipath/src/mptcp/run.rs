@@ -31,17 +31,17 @@ use std::fs;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
-use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, ExitStatus};
+use std::process::{Child, Command};
 
 use hawser_sys::congestion::{self, SetError};
 use hawser_sys::mptcp::kernel::{self, Need, Version};
 use hawser_sys::mptcp::replace::{is_unused, plain_like};
 use hawser_sys::mptcp::socket::{self, Unsupported};
 use hawser_sys::process::{
-    Forked, catch_signals_to_pass_on, descriptor_of, fork, is_superuser, pass_signals_on, wait_for,
-    withdraw,
+    Forked, catch_signals_to_pass_on, descriptor_of, descriptor_of_process, exit_code, fork,
+    is_superuser, pass_signals_on, wait_for, withdraw,
 };
 use hawser_sys::seccomp::{self, Asked, Call, Listener, Noted, StartError};
 
@@ -227,7 +227,7 @@ fn start(
 
 fn supervise(mut child: Child, listener: &Listener, kind: &Kind, verbose: bool) -> io::Result<u8> {
     let signals = catch_signals_to_pass_on()?;
-    let ended = pidfd(&child)?;
+    let ended = descriptor_of_process(child.id())?;
     let mut spare = begin_spare(listener, kind)?;
     let mut work = Work::new(kind)?;
     loop {
@@ -271,15 +271,6 @@ impl Counts {
 /// What is polled for the spare's end; where there is none, something that is polled anyway.
 fn watched<'a>(spare: Option<&'a OwnedFd>, listener: &'a Listener) -> BorrowedFd<'a> {
     spare.map_or_else(|| listener.as_fd(), AsFd::as_fd)
-}
-
-fn pidfd(child: &Child) -> io::Result<OwnedFd> {
-    hawser_sys::process::descriptor_of_process(child.id())
-}
-
-fn exit_code(status: ExitStatus) -> u8 {
-    let code = status.code().or_else(|| status.signal().map(|signal| 128 + signal));
-    code.and_then(|code| u8::try_from(code).ok()).unwrap_or(125)
 }
 
 /// Starts the process that takes over when this one ends. `None` if there can be none now: then the
@@ -499,7 +490,5 @@ mod tests {
         assert_eq!(of(io::ErrorKind::NotFound), 127);
         assert_eq!(of(io::ErrorKind::PermissionDenied), 126);
         assert_eq!(RunError::Unsupported(Unsupported::Kernel).exit_code(), 125);
-        assert_eq!(exit_code(ExitStatus::from_raw(3 << 8)), 3);
-        assert_eq!(exit_code(ExitStatus::from_raw(9)), 137);
     }
 }
