@@ -229,7 +229,7 @@ pub struct Endpoint {
 /// When it is tried again to accept after descriptors, or memory, have run out.
 const ACCEPTS_AGAIN: Duration = Duration::from_secs(1);
 
-fn now() -> Time {
+pub(crate) fn now() -> Time {
     Time::from_micros(monotonic_micros())
 }
 

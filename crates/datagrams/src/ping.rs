@@ -8,11 +8,10 @@
 use std::net::IpAddr;
 use std::time::Duration;
 
-use hawser_sys::clock::monotonic_micros;
 use hawser_sys::terminal::print;
 use hawser_time::Time;
 
-use super::endpoint::{Endpoint, PortEvent};
+use super::endpoint::{Endpoint, PortEvent, now};
 
 /// Ports that pings come from; more are bound while answers are missing. As many as in rds-ping.
 const PORTS: usize = 8;
@@ -70,10 +69,6 @@ impl Slots {
     fn of_port(&mut self, port: u16) -> Option<&mut Slot> {
         self.slots.iter_mut().find(|slot| slot.port == port)
     }
-}
-
-fn now() -> Time {
-    Time::from_micros(monotonic_micros())
 }
 
 /// Pings, and prints a line for each answer. Returns how many came.

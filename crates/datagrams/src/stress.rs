@@ -25,7 +25,6 @@ use std::io::{self, BufRead, BufReader, Write};
 use std::net::{IpAddr, Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::time::{Duration, Instant};
 
-use hawser_sys::clock::monotonic_micros;
 use hawser_sys::dial::dial_waiting;
 use hawser_sys::precision::{Priority, come_before_ordinary};
 use hawser_sys::terminal::print;
@@ -33,7 +32,7 @@ use hawser_time::Time;
 use serde::{Deserialize, Serialize};
 
 use self::meeting::{Asked, Meeting, PLAN_AFTER, refuse};
-use super::endpoint::{Endpoint, Options, PortEvent};
+use super::endpoint::{Endpoint, Options, PortEvent, now};
 use crate::proto::node::SendError;
 
 mod meeting;
@@ -159,10 +158,6 @@ struct Run {
     /// The other end ends, too: what it looks like is no news.
     is_over: bool,
     busy: BTreeSet<usize>,
-}
-
-fn now() -> Time {
-    Time::from_micros(monotonic_micros())
 }
 
 /// Waits for an active end and does what it says.

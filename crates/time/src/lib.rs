@@ -1,7 +1,7 @@
 //! Time as an argument: microseconds since the process (or the simulation) began.
 //!
 //! All of Hawser's state machines take [`Time`] instead of reading a clock, so each also runs in a
-//! simulation; [`seeded`] has the random numbers of those. Nothing else is here: the pooler and the rows
+//! simulation; [`seeded`] has numbers that follow from a seed. Nothing else is here: the pooler and the rows
 //! beside it share this type, and so need not depend on each other.
 
 use std::time::Duration;

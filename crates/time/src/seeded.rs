@@ -1,4 +1,4 @@
-//! Numbers for seeded simulations in tests.
+//! Numbers that follow from a seed.
 
 /// Marsaglia's xorshift, so that a seed is a run.
 #[derive(Clone, Debug)]
@@ -24,7 +24,7 @@ impl Random {
     }
 }
 
-/// SplitMix64 (Steele, Lea, Flood 2014): bytes of random inputs.
+/// SplitMix64 (Steele, Lea, Flood 2014): a counter and a mixing function.
 #[derive(Clone, Debug)]
 pub struct SplitMix(u64);
 
@@ -32,11 +32,17 @@ impl SplitMix {
     /// From a seed.
     pub fn new(seed: u64) -> Self {
         let mut random = Self(seed.wrapping_mul(0xd129_0d3a_7c15_9e37));
-        random.next();
+        random.number();
         random
     }
 
-    fn next(&mut self) -> u64 {
+    /// With this number as its state.
+    pub const fn of_state(state: u64) -> Self {
+        Self(state)
+    }
+
+    /// The next 64 bits.
+    pub fn number(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.0;
         z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -46,11 +52,11 @@ impl SplitMix {
 
     /// Any byte.
     pub fn byte(&mut self) -> u8 {
-        self.next() as u8
+        self.number() as u8
     }
 
     /// A number below `bound`.
     pub fn below(&mut self, bound: u64) -> u64 {
-        self.next() % bound
+        self.number() % bound
     }
 }

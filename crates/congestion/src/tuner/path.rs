@@ -10,6 +10,7 @@
 use core::net::IpAddr;
 
 use hawser_time::Time;
+use hawser_time::seeded::SplitMix;
 
 use super::algorithm::Algorithm;
 use super::chooser::Chooser;
@@ -73,7 +74,7 @@ pub(super) struct World {
     pub(super) events: Vec<(Time, Event)>,
     now_us: u64,
     queue: f64,
-    random: u64,
+    random: SplitMix,
     next_id: u64,
 }
 
@@ -86,7 +87,7 @@ impl World {
             events: Vec::new(),
             now_us: 0,
             queue: 0.0,
-            random: seed,
+            random: SplitMix::of_state(seed),
             next_id: 0,
         }
     }
@@ -160,12 +161,7 @@ impl World {
     }
 
     fn chance(&mut self) -> f64 {
-        // SplitMix64 (Steele, Lea, Flood 2014).
-        self.random = self.random.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut mixed = self.random;
-        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        ((mixed ^ (mixed >> 31)) >> 11) as f64 / (1u64 << 53) as f64
+        (self.random.number() >> 11) as f64 / (1u64 << 53) as f64
     }
 
     fn step(&mut self) {

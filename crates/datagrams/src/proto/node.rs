@@ -32,6 +32,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use hawser_time::Time;
+use hawser_time::seeded::SplitMix;
 use serde::Serialize;
 
 use super::congestion::{MAP_BYTES, Map};
@@ -441,7 +442,7 @@ struct Place {
 pub struct Node {
     config: Config,
     key: u32,
-    random: u64,
+    random: SplitMix,
     ports: BTreeMap<u16, Port>,
     /// Those whose queues have all that was under way, and more.
     full: BTreeSet<u16>,
@@ -494,7 +495,7 @@ impl Node {
     pub fn new(config: Config) -> Self {
         let mut node = Self {
             key: 0,
-            random: config.seed,
+            random: SplitMix::of_state(config.seed),
             config,
             ports: BTreeMap::new(),
             full: BTreeSet::new(),
@@ -522,13 +523,8 @@ impl Node {
         node
     }
 
-    /// Steele, Lea and Flood's SplitMix64.
     fn draw(&mut self) -> u64 {
-        self.random = self.random.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.random;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
+        self.random.number()
     }
 
     /// Takes a port; 0 is any that is free.

@@ -20,6 +20,8 @@
 
 use std::collections::BTreeSet;
 
+use hawser_time::seeded::SplitMix;
+
 use super::action::FlowId;
 use super::meter::Rates;
 
@@ -112,13 +114,13 @@ impl Trial {
 /// Numbers that follow from a seed (SplitMix64): which flows are paused together must not depend on
 /// the order of their rates, or all of one limit would be.
 #[derive(Clone, Debug)]
-pub struct Draw(u64);
+pub struct Draw(SplitMix);
 
 impl Draw {
     /// Numbers of this seed.
     #[must_use]
     pub fn new(seed: u64) -> Self {
-        Self(seed)
+        Self(SplitMix::of_state(seed))
     }
 
     /// `count` of `flows`.
@@ -134,11 +136,7 @@ impl Draw {
 
     /// The next 64 bits.
     pub fn number(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let mut mixed = self.0;
-        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        mixed ^ (mixed >> 31)
+        self.0.number()
     }
 }
 
