@@ -98,7 +98,7 @@ enum Setting {
 /// lose the lines of errors.
 macro_rules! with_the_keys_of_a_direction {
     ($(struct $name:ident { $($own:ident: $type:ty,)* })*) => {$(
-        #[derive(Deserialize)]
+        #[derive(Clone, Default, Deserialize)]
         #[serde(deny_unknown_fields)]
         struct $name {
             $($own: $type,)*
@@ -137,17 +137,17 @@ with_the_keys_of_a_direction! {
         between: Option<[String; 2]>,
         mtu: Option<u32>,
         rtt: Option<Span>,
-        forward: Option<RawDirection>,
-        backward: Option<RawDirection>,
+        forward: Option<Keys>,
+        backward: Option<Keys>,
         path: Option<Vec<Spanned<RawPath>>>,
     }
     struct RawPath {
         weight: Option<u32>,
         rtt: Option<Span>,
-        forward: Option<RawDirection>,
-        backward: Option<RawDirection>,
+        forward: Option<Keys>,
+        backward: Option<Keys>,
     }
-    struct RawDirection {}
+    struct Keys {}
 }
 
 #[derive(Clone, Copy, Deserialize)]
@@ -188,20 +188,6 @@ struct RawChain {
 
 fn everything() -> Share {
     Share::new(1.0).expect("100 % is a share")
-}
-
-/// The keys of a direction, where they are written.
-#[derive(Clone, Default)]
-struct Keys {
-    rate: Option<Rate>,
-    queue: Option<Bound>,
-    limit: Option<RawLimit>,
-    loss: Option<Loss>,
-    delay: Option<Span>,
-    jitter: Option<Span>,
-    reorder: Option<RawReorder>,
-    outages: Option<Vec<RawOutage>>,
-    overhead: Option<Size>,
 }
 
 impl Keys {
@@ -445,7 +431,7 @@ impl RawLink {
     }
 }
 
-fn directed(direction: Option<&RawDirection>, general: Keys) -> Keys {
+fn directed(direction: Option<&Keys>, general: Keys) -> Keys {
     match direction {
         Some(direction) => direction.keys().or(general),
         None => general,
@@ -459,7 +445,7 @@ impl RawPath {
             return fault(at, format!("weight {weight}: 1 to {WEIGHT_MAX} is allowed"));
         }
         let own = self.keys().with_rtt(self.rtt, at)?;
-        let wire = |direction: Option<&RawDirection>, general: &Keys| {
+        let wire = |direction: Option<&Keys>, general: &Keys| {
             directed(direction, own.clone().or(general.clone())).resolve(at)
         };
         Ok(Path {
