@@ -358,13 +358,6 @@ impl SimSocket {
         connection.break_at(self.side, state.now + state.config.delay.0);
         state.note_arrivals(self.connection);
     }
-
-    /// Bytes that this end has written and the other has not read.
-    #[must_use]
-    pub fn unread_by_peer(&self) -> usize {
-        let state = self.net.lock();
-        state.connections[&self.connection].pipes[self.side].held()
-    }
 }
 
 impl Connection {

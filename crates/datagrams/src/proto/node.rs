@@ -672,12 +672,6 @@ impl Node {
         Some(datagram)
     }
 
-    /// The length of the next message to receive.
-    #[must_use]
-    pub fn next_length(&self, port: u16) -> Option<usize> {
-        self.ports.get(&port)?.queue.front().map(|datagram| datagram.body.len())
-    }
-
     /// Puts a message into a port's queue. Returns whether the port is bound.
     fn deliver(&mut self, to: u16, datagram: Datagram) -> bool {
         let Some(port) = self.ports.get_mut(&to) else { return false };

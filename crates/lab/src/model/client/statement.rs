@@ -84,26 +84,6 @@ impl Mix {
         }
     }
 
-    /// Without anything that belongs to the session.
-    #[must_use]
-    pub fn stateless() -> Self {
-        Self {
-            settings: 0,
-            custom_settings: 0,
-            roles: 0,
-            folded: 0,
-            temporary: 0,
-            sequences: 0,
-            locks: 0,
-            hidden: 0,
-            notifications: 0,
-            sql_prepared: 0,
-            cursors: 0,
-            discards: 0,
-            ..Self::everything()
-        }
-    }
-
     fn weights(&self) -> [u32; 19] {
         [
             self.tokens,
