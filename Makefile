@@ -37,7 +37,7 @@ bench-link: ## the table of the link, beside what one would take instead; as roo
 	@scripts/setup.sh emulator && . scripts/env.sh && cargo build --release --locked -p hawser && \
 	exec python3 bench/link/link.py --page docs/benchmarks/link.md $(ARGS)
 
-lab-kernel: ## the kernel of `hawser lab --kernel`: all congestion control algorithms, in virtual time
+lab-kernel: ## the kernel of bench/congestion/algorithms.py: all congestion control algorithms, in virtual time
 	@scripts/lab_kernel.sh
 
 bpf-kernel: ## a kernel with RDS, for the tests of `hawser rds` in an emulator

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The kernel of `hawser lab --kernel`, by `make lab-kernel`: a user-mode Linux with all congestion
+# The kernel of bench/congestion/algorithms.py, by `make lab-kernel`: a user-mode Linux with all congestion
 # control algorithms, netem, MPTCP and RDS, of the distribution's kernel source. The last line on
 # standard output is the program; where it is not to be had, the exit code is 1 and the last line on
 # standard error says why.

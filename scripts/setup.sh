@@ -9,7 +9,7 @@
 #   bench  test, and PgBouncer to compare with, unless $PGBOUNCER names one
 #   regress    test, and what PostgreSQL's own suites are built and run with
 #   extension  test, and what builds extensions of that PostgreSQL
-#   kernel what builds the kernel of `hawser lab --kernel`; no Rust
+#   kernel what builds the kernel of bench/congestion/algorithms.py; no Rust
 #   emulator   test, and what runs the kernel of `make bpf-kernel` in an emulator
 #   all    regress, extension, PL/Perl, etcd, programs that are run over MPTCP and the link (rsync, sshd, MariaDB,
 #          stunnel), and the languages whose drivers are tested: Go, Java with Maven, Node, PHP

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""All of Linux's congestion control algorithms over `long-fat`, in virtual time: `hawser lab --kernel`.
+"""All of Linux's congestion control algorithms over `long-fat`, in virtual time.
 
     python3 bench/congestion/algorithms.py                               # writes bench/out/algorithms.md
     python3 bench/congestion/algorithms.py --rounds 1 --seconds 20       # a shorter one
@@ -11,11 +11,14 @@ It needs the kernel that `make lab-kernel` builds, and no rights.
 import argparse
 import json
 import pathlib
+import secrets
+import shlex
 import subprocess
 import sys
-import tempfile
+import time
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "common"))
+import virtual_kernel
 from far_server import HAWSER, ROOT, median, shown
 
 LARGE = "4096 131072 33554432"
@@ -32,20 +35,36 @@ NETEM = {"bbr": 66.7, "cubic": 7.7, "reno": 3.3, "illinois": 25.7, "hybla": 23.1
          "bic": 12.4, "veno": 7.4, "nv": 6.2, "vegas": 4.5, "highspeed": 4.4, "dctcp": 4.0, "lp": 3.6, "cdg": 3.6}
 
 
+# One network, in the kernel: `cc serve` on its last host sends to `cc bench` on its first.
+COMMANDS = """
+export HAWSER_CC_TOKEN={token}
+{hawser} lab up --name kernel --seed {seed} -- network.toml
+far=$({hawser} lab run kernel -- printenv HAWSER_LAB_FAR):6480
+{hawser} lab run kernel --on far --accept-unfaithful -- {hawser} cc serve --seconds 300 --listen $far >served &
+until grep -q listening served; do sleep 0.1; done
+{hawser} lab run kernel --report-json report -- {hawser} cc bench $far --only down --json {options} >comparison
+"""
+
+
+def compare(network, seed, *options):
+    """What `cc bench` says of a network, in the kernel's virtual time, what the network says, and seconds of ours."""
+    commands = COMMANDS.format(token=secrets.token_urlsafe(), hawser=shlex.quote(HAWSER), seed=seed, options=shlex.join(map(str, options)))
+    began = time.monotonic()
+    code, found = virtual_kernel.run(commands, {"network.toml": network})
+    if code:
+        sys.exit(code)
+    return {"seed": seed, "real_seconds": time.monotonic() - began, "comparison": json.loads(found["comparison"]),
+            "report": json.loads(found["report"])}
+
+
 def measure(given, store):
     named = subprocess.run([HAWSER, "lab", "show", "long-fat"], capture_output=True, text=True, check=True).stdout
-    found = {}
-    with tempfile.TemporaryDirectory() as directory:
-        larger = pathlib.Path(directory) / "larger-buffers.toml"
-        larger.write_text(LARGER + named)
-        for key, network, more in (("plain", "long-fat", []), ("larger", larger, ["--algorithms", given.larger]))[:1 + bool(given.larger)]:
-            command = [HAWSER, "lab", "--kernel", network, "--seconds", given.seconds, "--rounds", given.rounds, "--seed", given.seed,
-                       "--json", *more]
-            done = subprocess.run([str(word) for word in command], stdout=subprocess.PIPE, text=True)
-            if done.returncode:
-                sys.exit(done.returncode)
-            found[key] = json.loads(done.stdout)
-            store.write_text(json.dumps(found, indent=1) + "\n")
+    options = ["--seconds", given.seconds, "--rounds", given.rounds]
+    found = {"plain": compare(named, given.seed, *options)}
+    store.write_text(json.dumps(found, indent=1) + "\n")
+    if given.larger:
+        found["larger"] = compare(LARGER + named, given.seed, *options, "--algorithms", given.larger)
+        store.write_text(json.dumps(found, indent=1) + "\n")
 
 
 def spearman(one, other):
@@ -57,17 +76,17 @@ def spearman(one, other):
 
 
 def steady(found):
-    return {one["algorithm"]: [run["steady"] / 1e6 for run in one["runs"]] for one in found["networks"][0]["comparison"]["outcomes"]}
+    return {one["algorithm"]: [run["steady"] / 1e6 for run in one["runs"]] for one in found["comparison"]["outcomes"]}
 
 
 def report(found):
-    comparison = found["plain"]["networks"][0]["comparison"]
+    comparison = found["plain"]["comparison"]
     runs = steady(found["plain"])
     outcomes = {one["algorithm"]: one for one in comparison["outcomes"]}
     medians = {name: median(rates) for name, rates in runs.items()}
     transfers = len(runs) * comparison["rounds"]
     lines = ["# All congestion control algorithms over `long-fat`", "",
-             f"Written by `bench/congestion/algorithms.py`: `hawser lab --kernel`, Linux {comparison['far_kernel']} in virtual time, 217 "
+             f"Written by `bench/congestion/algorithms.py`: Linux {comparison['far_kernel']} in virtual time, 217 "
              f"ms, 95 Mbit/s, 0.034 % loss "
              f"each way; one connection of {comparison['seconds']} s, {comparison['rounds']} rounds, seed {found['plain']['seed']}; "
              f"{transfers} transfers took "

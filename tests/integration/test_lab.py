@@ -2,23 +2,23 @@
 
 import contextlib
 import functools
+import importlib
 import json
 import os
 import pathlib
 import signal
 import subprocess
+import sys
 import tempfile
 import time
 
-from harness.suite import Skip, equal, limit, pooler_only
-from integration.test_mptcp import needs_mptcp
+from harness.suite import Skip, limit, pooler_only
 
 SAME_FOR_ALL_SERVERS = True
 ALONE = "networks"
 TAKES_SECONDS = 100
 
-WRONG, ABSENT, NO_KERNEL, TAKEN, UNFAITHFUL, NO_RIGHTS, LACKS = 65, 69, 72, 73, 75, 77, 78
-KERNEL = pathlib.Path(os.environ.get("HAWSER_LAB_KERNEL") or pathlib.Path(__file__).resolve().parents[2] / ".run/lab-kernel/linux")
+WRONG, ABSENT, TAKEN, UNFAITHFUL, NO_RIGHTS, LACKS = 65, 69, 73, 75, 77, 78
 
 
 def lab(*arguments, check=0, seconds=30, **more):
@@ -234,116 +234,25 @@ def namespaces():
     return found
 
 
-@here
-def test_without_its_kernel_it_says_how_to_have_one(env):
-    absent = lab("--kernel", "--image", "/no/such/kernel", check=NO_KERNEL).stderr
-    assert "/no/such/kernel" in absent and "make lab-kernel" in absent, absent
-    environment = dict(os.environ, HAWSER_LAB_KERNEL="/no/such/either")
-    assert "/no/such/either" in lab("--kernel", check=NO_KERNEL, env=environment).stderr
-    assert "long-fat" in lab("--kernel", "/no/such/description", "--image", "/bin/true", check=WRONG).stderr
-    lab("--kernel", "--algorithms", "b/r", "--image", "/bin/true", check=2)
-    lab("--algorithms", "bbr", check=2)
-    # A program that is no kernel. (Some processors need the library beside it: here an empty one.)
-    image = pathlib.Path(env.directory) / "no-kernel"
-    image.write_text("#!/bin/sh\nexit 1\n")
-    image.chmod(0o755)
-    image.with_name("xsave.so").touch()
-    lab("--kernel", "--image", image, check=71)
-
-
-@here
-def test_a_kernel_is_ended_with_the_command_and_leaves_nothing(env):
-    directory = pathlib.Path(env.directory)
-    # What is run in the kernel's place only waits.
-    image = directory / "waits"
-    image.write_text(f"#!/bin/sh\necho $$ > {directory}/waits.pid\nexec sleep 60\n")
-    image.chmod(0o755)
-    image.with_name("xsave.so").touch()  # some processors need it
-    for signal_, code in ((signal.SIGTERM, 143), (signal.SIGINT, 130), (signal.SIGKILL, -signal.SIGKILL)):
-        (directory / "waits.pid").unlink(missing_ok=True)
-        command = subprocess.Popen([os.environ["HAWSER"], "lab", "--kernel", "--image", image], stderr=subprocess.PIPE,
-                                   env=dict(os.environ, TMPDIR=str(directory)),
-                                   preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL))
-        wait_until(lambda: (directory / "waits.pid").exists() and (directory / "waits.pid").read_text(), "the stand-in runs")
-        kernel = int((directory / "waits.pid").read_text())
-        command.send_signal(signal_)
-        assert command.wait(10) == code, command.stderr.read()
-        wait_until(lambda: not exists(kernel), "the kernel has ended")
-        if signal_ != signal.SIGKILL:
-            assert not list(directory.glob("hawser-lab-kernel-*"))
+def in_virtual_time(module):
+    """A module of the benchmarks that runs commands in a kernel of its own."""
+    sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "bench/congestion"))
+    if not importlib.import_module("virtual_kernel").KERNEL.is_file():
+        raise Skip("there is no kernel of its own: `make lab-kernel` builds it")
+    return importlib.import_module(module)
 
 
 # A minute and a half on an idle machine; its figures do not depend on how long it takes.
 @limit(620)
 @here
 def test_all_algorithms_are_compared_in_a_kernel_of_its_own(env):
-    if not KERNEL.is_file():
-        raise Skip(f"there is no {KERNEL}: `make lab-kernel` builds it")
-    run = lab("--kernel", "long-fat", "--image", KERNEL, "--seconds", 15, "--rounds", 1, "--json", seconds=600)
-    found = json.loads(run.stdout)["networks"][0]
+    algorithms = in_virtual_time("algorithms")
+    found = algorithms.compare(lab("show", "long-fat").stdout, 1, "--seconds", 15, "--rounds", 1)
     steady = {one["algorithm"]: one["steady"] / 1e6 for one in found["comparison"]["outcomes"]}
     assert len(steady) == 17, steady
     assert steady["bbr"] > 40 and max(rate for name, rate in steady.items() if name != "bbr") < steady["bbr"], steady
     assert all(0.3 < rate < 91 for rate in steady.values()), steady
     # Virtual time: no packet is late.
     assert sum(found["report"]["lateness"]["counts"][80:]) == 0, found["report"]["lateness"]
-    refused = lab("--kernel", "--image", KERNEL, "--algorithms", "nosuchthing", check=78)
-    assert "nosuchthing" in refused.stderr, refused.stderr
 
 
-@needs_mptcp
-@limit(240)
-def test_a_report_compares_the_ways_and_draws_each_subflow(env):
-    with tempfile.TemporaryDirectory() as directory:
-        page, runs = pathlib.Path(directory, "report.html"), pathlib.Path(directory, "runs.json")
-        short = ("--only", "copy-out,rsync", "--share", "10", "--rounds", "1", "--accept-unfaithful")
-        done = lab("run", "per-flow", "--report", page, "--report-json", runs, *short, seconds=200, check=None)
-        runs = json.loads(runs.read_text())
-        for run in runs["runs"]:
-            if run["failed"] == "rsync is not installed":
-                continue
-            assert run["failed"] is None, run
-        equal(done.returncode, 1 if any(run["failed"] for run in runs["runs"]) else 0, done.stderr)
-        assert runs["server"].startswith("PostgreSQL "), runs["server"]
-        took = {run["way"]: run["figures"][0][1] for run in runs["runs"] if run["case"] == "copy-out"}
-        # 5 MB over one limit of 10 Mbit/s take 4.2 s; the path manager's five flows have two limits or more.
-        assert took["plain"] > 4 and took["kernel"] < took["plain"] / 1.3, took
-        assert "| COPY out of 49.8 MB of rows, s |" in done.stdout, done.stdout
-        text = page.read_text()
-        assert "<h2>copy-out, manage: rate of each subflow, and of all</h2>" in text, text
-        assert text.count("<polyline") >= 4, "several subflows, and all"
-        assert about(f"report-{os.getpid()}-1") is None
-
-
-@needs_mptcp
-@limit(120)
-def test_a_report_without_postgresql_says_so_and_sends_itself(env):
-    with tempfile.TemporaryDirectory() as directory:
-        page = pathlib.Path(directory, "report.html")
-        # /usr/lib/postgresql is looked into, too: an empty directory hides it, in a mount namespace of its own.
-        hide = "for d in /usr/lib/postgresql /usr/local/pgsql; do [ -d $d ] && mount -t tmpfs none $d; done; exec \"$@\""
-        words = [os.environ["HAWSER"], "lab", "run", "per-flow", "--report", page, "--only", "copy-out,copy-in", "--share", "5",
-                 "--rounds", "1", "--accept-unfaithful"]
-        done = subprocess.run(["unshare", "--mount", "sh", "-c", hide, "sh", *map(str, words)], capture_output=True, text=True, timeout=100,
-                              env={**os.environ, "PG_BIN": "", "PATH": "/usr/sbin:/usr/bin:/sbin:/bin"})
-        equal(done.returncode, 1, done.stderr)
-        assert "a sender of Hawser's own in place of PostgreSQL (no PostgreSQL server is installed" in done.stdout, done.stdout
-        assert "3 of 6 runs failed" in done.stderr and "copy-out, manage, round 1: " in done.stderr, done.stderr
-
-
-@needs_mptcp
-@limit(60)
-def test_a_report_that_is_interrupted_leaves_nothing(env):
-    with tempfile.TemporaryDirectory() as directory:
-        os.chmod(directory, 0o755)
-        words = [os.environ["HAWSER"], "lab", "run", "per-flow", "--report", "/dev/null", "--only", "copy-out", "--rounds", "1"]
-        process = subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
-                                   env={**os.environ, "TMPDIR": directory})
-        name = f"report-{process.pid}-1"
-        wait_until(lambda: about(name), "a network is up", 30)
-        assert os.listdir(directory), "its files are here"
-        process.terminate()
-        equal(process.wait(30), 130)
-        assert "interrupted" in process.stderr.read()
-        assert about(name) is None
-        equal(os.listdir(directory), [], "what is left")

@@ -231,7 +231,7 @@ def test_a_token_of_the_issuer_opens_its_users_session(env):
         status, error = shows(target, b"p=tls-exporter,," + SEPARATOR)
         equal((error["C"], error["M"]), ("08P01", "malformed OAUTHBEARER message"))
         status, error = shows(target, bearer(None), last=b"x")
-        equal((error["C"], error["D"]), ("08P01", "Client did not send a kvsep response."))
+        equal((error["C"], error.get("D")), ("08P01", None))
 
 
 @pooler_only

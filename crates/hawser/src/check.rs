@@ -31,6 +31,8 @@ use ratatui::crossterm::terminal;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 
+use asker::Asking;
+
 use crate::auth::access::Access;
 use crate::auth::secret::Secret;
 use crate::config::{
@@ -192,14 +194,7 @@ pub fn findings(checked: Checked<'_>) -> Vec<Finding> {
             report.servers(&config).await;
             report.etcd(&config).await;
             if let Some(access) = &access {
-                let (mut found, refused) = login::take(&config, access).await;
-                found.extend(census::take(&config, access, &refused).await);
-                found.extend(pooler::take(&config, access).await);
-                found.extend(shared::take(&config, access).await);
-                found.extend(inside::take(&config, access).await);
-                for (grade, text) in found {
-                    report.add(grade, text);
-                }
+                report.databases(&config, access).await;
             }
         }),
         Err(error) => report.add(Grade::Error, format!("no connection can be tried: {error}")),
@@ -406,6 +401,28 @@ impl Report {
                 ),
             },
             Err(error) => self.add(Grade::Error, error),
+        }
+    }
+
+    /// What the servers of each database say to a user whose password is known.
+    async fn databases(&mut self, config: &Config, access: &Access) {
+        // What is wrong with its files is said above.
+        let Ok(connectings) = Connectings::load(config) else { return };
+        let asking = Asking { config, access, connectings: &connectings };
+        let (mut found, mut counted) = (Vec::new(), Vec::new());
+        for database in config.databases() {
+            if login::look(&asking, database, &mut counted, &mut found).await {
+                found.extend(census::look(&asking, database).await);
+            }
+            found.extend(pooler::look(&asking, database).await);
+            found.extend(shared::look(&asking, database).await);
+            found.extend(inside::look(&asking, database).await);
+        }
+        // Several databases may have the same server.
+        let mut seen = BTreeSet::new();
+        found.retain(|(_, text)| seen.insert(text.clone()));
+        for (grade, text) in found {
+            self.add(grade, text);
         }
     }
 

@@ -41,7 +41,6 @@ mod user;
 mod value;
 
 use std::collections::HashMap;
-use std::fmt;
 use std::path::{Path, PathBuf};
 
 use crate::import::{self, ImportError};
@@ -58,7 +57,7 @@ pub use congestion::Congestion;
 pub use database::{ADMIN_DATABASES, ANY_DATABASE, CONSOLE, DatabaseConfig, ForcedUser, ServerTls};
 pub use error::{ConfigError, ConfigErrors, Rejected};
 pub use group::{ReloadConfig, StartConfig};
-pub use link::{LINK_PORT_DEFAULT, LinkConfig, LinkRole};
+pub use link::{LINK_PORT_DEFAULT, LinkConfig};
 pub use overrides::{Overrides, SETTINGS_VARIABLE};
 pub use peer::Peer;
 pub use proxy::ProxySources;
@@ -68,6 +67,7 @@ pub use registry::{
     PoolSettings, ProcessSettings, ServerSettings, ServerTlsSettings, ShutdownSettings,
     TimeoutSettings,
 };
+pub(crate) use server_url::percent_decoded;
 pub use server_url::{ServerUrl, ServerUrlError};
 pub use user::{PoolLimits, UserConfig};
 pub use value::{DURATION_MAX, FileMode, InPlans, Limit, OptionalAddress, Password, Size, Timeout};
@@ -126,27 +126,18 @@ pub struct ShownSetting {
 }
 
 /// Why SET was refused.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SetError {
     /// There is no such setting; the message has a suggestion.
+    #[error("{0}")]
     Unknown(String),
     /// The setting belongs to one `[[database]]` or `[[user]]`, or needs a restart.
+    #[error("{0}")]
     NotChangeable(String),
     /// The value is not allowed, alone or together with the others.
+    #[error("{0}")]
     Refused(String),
 }
-
-impl fmt::Display for SetError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Unknown(message) | Self::NotChangeable(message) | Self::Refused(message) => {
-                f.write_str(message)
-            }
-        }
-    }
-}
-
-impl std::error::Error for SetError {}
 
 impl Config {
     /// Reads and checks the file at `path`.
@@ -350,7 +341,7 @@ impl Config {
         // Those that are wrong are errors already.
         let links = self.links.iter();
         self.reload.links =
-            links.filter_map(|(name, link)| LinkConfig::of(name, link).ok()).collect();
+            links.filter_map(|(name, entry)| link::link_of(name, entry).ok()).collect();
     }
 
     /// The files that this was read from.

@@ -17,7 +17,6 @@ pub mod cluster;
 pub mod load;
 
 use std::collections::VecDeque;
-use std::fmt;
 use std::io::{IsTerminal, Write as _};
 use std::net::{SocketAddr, TcpListener};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -56,15 +55,19 @@ pub struct Options {
 }
 
 /// Why there is no demonstration.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
 pub enum DemoError {
     /// No PostgreSQL.
+    #[error(transparent)]
     Cluster(ClusterError),
     /// Hawser did not serve.
+    #[error(transparent)]
     Serve(ServeError),
     /// Hawser did not serve in time, or its thread panicked.
+    #[error("Hawser did not serve")]
     NotServing,
     /// Something of this host.
+    #[error("could not {what}: {source}")]
     System {
         /// What was tried.
         what: &'static str,
@@ -72,35 +75,13 @@ pub enum DemoError {
         source: std::io::Error,
     },
     /// Clients got errors.
+    #[error("{errors} errors, the first: {first}")]
     Load {
         /// How many.
         errors: u64,
         /// The first of them.
         first: String,
     },
-}
-
-impl fmt::Display for DemoError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Cluster(error) => error.fmt(f),
-            Self::Serve(error) => error.fmt(f),
-            Self::NotServing => f.write_str("Hawser did not serve"),
-            Self::System { what, source } => write!(f, "could not {what}: {source}"),
-            Self::Load { errors, first } => write!(f, "{errors} errors, the first: {first}"),
-        }
-    }
-}
-
-impl std::error::Error for DemoError {
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        match self {
-            Self::Cluster(error) => Some(error),
-            Self::Serve(error) => Some(error),
-            Self::System { source, .. } => Some(source),
-            Self::NotServing | Self::Load { .. } => None,
-        }
-    }
 }
 
 fn system(what: &'static str) -> impl FnOnce(std::io::Error) -> DemoError {

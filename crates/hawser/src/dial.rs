@@ -29,7 +29,6 @@ pub(crate) mod tests;
 pub mod unencrypted;
 
 use std::collections::{HashMap, HashSet};
-use std::fmt;
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -190,9 +189,10 @@ pub struct CancelError {
 }
 
 /// Why no server connection could be opened.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
 pub enum DialError {
     /// A name has no address.
+    #[error("could not translate host name \"{host}\" to address: {source}")]
     Resolve {
         /// The name.
         host: String,
@@ -200,6 +200,7 @@ pub enum DialError {
         source: io::Error,
     },
     /// No connection to this server.
+    #[error("connection to server at {server} failed: {source}")]
     Connect {
         /// The server.
         server: String,
@@ -207,6 +208,7 @@ pub enum DialError {
         source: io::Error,
     },
     /// No TLS with this server.
+    #[error("TLS with server at {server} failed: {reason}")]
     Tls {
         /// The server.
         server: String,
@@ -216,6 +218,7 @@ pub enum DialError {
         lasts: bool,
     },
     /// The server took longer than `server_connect_timeout`.
+    #[error("server at {server} did not let us in within {} s", .after.as_secs_f32())]
     Timeout {
         /// The server.
         server: String,
@@ -223,6 +226,7 @@ pub enum DialError {
         after: Duration,
     },
     /// The server's own ErrorResponse.
+    #[error("server at {server} refused the connection: {}", .error.message)]
     Refused {
         /// The server.
         server: String,
@@ -230,6 +234,7 @@ pub enum DialError {
         error: Box<ClientError>,
     },
     /// The server asks for a secret that is not known, or did not accept or give a proof.
+    #[error("could not log in to server at {server} as user \"{user}\": {reason}")]
     Authentication {
         /// The server.
         server: String,
@@ -239,6 +244,7 @@ pub enum DialError {
         reason: String,
     },
     /// The password is not available now.
+    #[error("no password for user \"{user}\": {source}")]
     Password {
         /// Whose.
         user: String,
@@ -246,6 +252,7 @@ pub enum DialError {
         source: Arc<PasswordError>,
     },
     /// The conversation broke off.
+    #[error("connection to server at {server} failed: {source}")]
     Talk {
         /// The server.
         server: String,
@@ -253,6 +260,7 @@ pub enum DialError {
         source: TalkError,
     },
     /// The login succeeded, but `connect_query` or a hand-over has left no usable session.
+    #[error("{reason}")]
     Unready {
         /// Whether another attempt can help.
         trouble: Trouble,
@@ -260,15 +268,23 @@ pub enum DialError {
         reason: String,
     },
     /// Users must share it, and it cannot be handed over to them.
+    #[error("server connections cannot be handed over to clients: {reason}")]
     NotHandedOver {
         /// Why.
         reason: String,
     },
     /// There may be no more connections.
+    #[error("{}", .0.to_client_error().detail.as_deref().unwrap_or("full"))]
     Full(Full),
     /// The limit has room, but is shared by etcd, which does not answer.
+    #[error("{}", cut_off(.0))]
     CutOff(Full),
     /// A standby lags too much.
+    #[error(
+        "server at {server} is {:.1} s behind, max_replica_lag is {} s",
+        .lag.as_secs_f32(),
+        .most.as_secs_f32()
+    )]
     Lagging {
         /// The server.
         server: String,
@@ -278,6 +294,7 @@ pub enum DialError {
         most: Duration,
     },
     /// Servers were reached, and none is what `target_session_attrs` asks for.
+    #[error("server at {server} is not what target_session_attrs = \"{wanted}\" asks for")]
     Unsuitable {
         /// The last server that was asked.
         server: String,
@@ -295,6 +312,11 @@ pub enum Trouble {
     Silence,
     /// The result would be the same.
     Lasting,
+}
+
+fn cut_off(full: &Full) -> String {
+    let error = full.to_cut_off_error();
+    format!("{}. {}", error.message, error.detail.as_deref().unwrap_or_default())
 }
 
 impl DialError {
@@ -440,68 +462,6 @@ impl DialError {
             Self::Refused { error, .. } => error.code == SqlState::INVALID_AUTHORIZATION,
             Self::Tls { .. } => true,
             _ => false,
-        }
-    }
-}
-
-impl fmt::Display for DialError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Resolve { host, source } => {
-                write!(f, "could not translate host name \"{host}\" to address: {source}")
-            }
-            Self::Connect { server, source } => {
-                write!(f, "connection to server at {server} failed: {source}")
-            }
-            Self::Tls { server, reason, .. } => {
-                write!(f, "TLS with server at {server} failed: {reason}")
-            }
-            Self::Timeout { server, after } => {
-                write!(f, "server at {server} did not let us in within {} s", after.as_secs_f32())
-            }
-            Self::Refused { server, error } => {
-                write!(f, "server at {server} refused the connection: {}", error.message)
-            }
-            Self::Authentication { server, user, reason } => {
-                write!(f, "could not log in to server at {server} as user \"{user}\": {reason}")
-            }
-            Self::Password { user, source } => {
-                write!(f, "no password for user \"{user}\": {source}")
-            }
-            Self::Talk { server, source } => {
-                write!(f, "connection to server at {server} failed: {source}")
-            }
-            Self::Unready { reason, .. } => f.write_str(reason),
-            Self::NotHandedOver { reason } => {
-                write!(f, "server connections cannot be handed over to clients: {reason}")
-            }
-            Self::Full(full) => {
-                f.write_str(full.to_client_error().detail.as_deref().unwrap_or("full"))
-            }
-            Self::CutOff(full) => {
-                let error = full.to_cut_off_error();
-                write!(f, "{}. {}", error.message, error.detail.as_deref().unwrap_or_default())
-            }
-            Self::Lagging { server, lag, most } => {
-                let (lag, most) = (lag.as_secs_f32(), most.as_secs_f32());
-                write!(f, "server at {server} is {lag:.1} s behind, max_replica_lag is {most} s")
-            }
-            Self::Unsuitable { server, wanted } => {
-                write!(
-                    f,
-                    "server at {server} is not what target_session_attrs = \"{wanted}\" asks for"
-                )
-            }
-        }
-    }
-}
-
-impl std::error::Error for DialError {
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        match self {
-            Self::Resolve { source, .. } | Self::Connect { source, .. } => Some(source),
-            Self::Talk { source, .. } => Some(source),
-            _ => None,
         }
     }
 }

@@ -14,8 +14,6 @@ pub mod extension;
 pub mod gates;
 pub mod import;
 pub mod inside;
-pub mod lab_kernel;
-pub mod lab_report;
 pub mod limits;
 pub mod link;
 pub mod listeners;

@@ -17,7 +17,6 @@ pub mod http;
 mod links;
 mod page;
 pub mod process;
-mod unsent;
 
 use hawser_pooler::relay::message::Listed;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

@@ -4,7 +4,6 @@ pub mod group;
 pub mod place;
 
 use std::cell::RefCell;
-use std::fmt;
 use std::fs;
 use std::io::{self, Write};
 use std::os::unix::fs::fchown;
@@ -54,9 +53,13 @@ pub fn pooler_number() -> u64 {
 pub const DESCRIPTORS_BESIDE: u64 = 256;
 
 /// Why the process cannot be what the configuration asks for.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
 pub enum ProcessError {
     /// There are fewer descriptors than configured connections need.
+    #[error(
+        "the process may have {limit} open files and the configured connections need {needed}: raise the limit \
+         (LimitNOFILE= in systemd, ulimit -Hn) or lower max_client_conn"
+    )]
     Descriptors {
         /// The limit in force.
         limit: u64,
@@ -64,6 +67,7 @@ pub enum ProcessError {
         needed: u64,
     },
     /// A system call failed.
+    #[error("could not {what}: {source}")]
     System {
         /// What was tried.
         what: String,
@@ -71,42 +75,16 @@ pub enum ProcessError {
         source: io::Error,
     },
     /// There is no such user on this host.
+    #[error("there is no user \"{0}\" on this host")]
     NoUser(String),
     /// Another process has the pid file.
+    #[error("process {pid} runs already, says \"{pidfile}\"; if that is not so, remove the file")]
     AlreadyRunning {
         /// The pid file.
         pidfile: PathBuf,
         /// The process.
         pid: u32,
     },
-}
-
-impl fmt::Display for ProcessError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Descriptors { limit, needed } => write!(
-                f,
-                "the process may have {limit} open files and the configured connections need {needed}: \
-                 raise the limit (LimitNOFILE= in systemd, ulimit -Hn) or lower max_client_conn"
-            ),
-            Self::System { what, source } => write!(f, "could not {what}: {source}"),
-            Self::NoUser(name) => write!(f, "there is no user \"{name}\" on this host"),
-            Self::AlreadyRunning { pidfile, pid } => write!(
-                f,
-                "process {pid} runs already, says \"{}\"; if that is not so, remove the file",
-                pidfile.display()
-            ),
-        }
-    }
-}
-
-impl std::error::Error for ProcessError {
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        match self {
-            Self::System { source, .. } => Some(source),
-            _ => None,
-        }
-    }
 }
 
 fn system(what: impl Into<String>) -> impl FnOnce(io::Error) -> ProcessError {

@@ -12,7 +12,6 @@
 
 mod watch;
 
-use std::fmt;
 use std::future::Future;
 use std::io::Write as _;
 use std::path::Path;
@@ -53,50 +52,29 @@ const LAST_SPANS: Duration = Duration::from_secs(1);
 const GOODBYE: Duration = Duration::from_millis(200);
 
 /// Why the process does not serve.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
 pub enum ServeError {
     /// A file that the configuration names, or the process itself, has an error.
+    #[error(transparent)]
     NotInForce(NotInForce),
     /// The process cannot do what the configuration asks for.
+    #[error(transparent)]
     Process(ProcessError),
     /// A socket cannot be listened on.
+    #[error(transparent)]
     Listen(ListenError),
     /// A socket of the administration cannot be listened on.
+    #[error("{0}")]
     Admin(String),
     /// The runtime or the event loops could not be started.
+    #[error("could not start: {0}")]
     Start(std::io::Error),
     /// `[bypass] enable = "on"`, and that is impossible.
+    #[error("[bypass] enable = \"on\": {0}")]
     Bypass(hawser_bypass::place::Error),
     /// The place of the running process cannot be taken.
+    #[error(transparent)]
     Takeover(NotTakenOver),
-}
-
-impl fmt::Display for ServeError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::NotInForce(error) => error.fmt(f),
-            Self::Process(error) => error.fmt(f),
-            Self::Listen(error) => error.fmt(f),
-            Self::Admin(error) => f.write_str(error),
-            Self::Start(error) => write!(f, "could not start: {error}"),
-            Self::Bypass(error) => write!(f, "[bypass] enable = \"on\": {error}"),
-            Self::Takeover(error) => error.fmt(f),
-        }
-    }
-}
-
-impl std::error::Error for ServeError {
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        match self {
-            Self::NotInForce(error) => Some(error),
-            Self::Process(error) => Some(error),
-            Self::Listen(error) => Some(error),
-            Self::Admin(_) => None,
-            Self::Start(error) => Some(error),
-            Self::Bypass(error) => Some(error),
-            Self::Takeover(error) => Some(error),
-        }
-    }
 }
 
 /// Whether a process is the first of its service.

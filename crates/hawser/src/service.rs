@@ -81,16 +81,9 @@ pub struct Service {
 }
 
 /// Why a configuration is not put in force.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
+#[error("{}", .0.join("\n"))]
 pub struct NotInForce(pub Vec<String>);
-
-impl std::fmt::Display for NotInForce {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(&self.0.join("\n"))
-    }
-}
-
-impl std::error::Error for NotInForce {}
 
 impl Service {
     /// With this configuration in force: reads all files that it names.

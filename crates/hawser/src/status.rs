@@ -369,7 +369,7 @@ fn server(row: ServerRow) -> ServerStatus {
         database: row.database,
         server: row.server,
         state: row.state.name().to_owned(),
-        role: row.role.map(|role| role.to_string()),
+        role: row.role.map(|role| role.name().to_owned()),
         lag_ms: lag.map(|lag| u64::try_from(lag.as_millis()).unwrap_or(u64::MAX)),
         reason: row.state.reason().map(str::to_owned),
     }

@@ -18,7 +18,6 @@ pub mod connect;
 pub(crate) mod tests;
 mod verify;
 
-use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::SystemTime;
@@ -46,9 +45,10 @@ pub(crate) const USABLE_KEYS: &str = "a key of P-256, P-384, Ed25519, or RSA fro
 const P521: [u8; 7] = [0x06, 0x05, 0x2b, 0x81, 0x04, 0x00, 0x23];
 
 /// Why TLS cannot be set up. Each is a matter of the configuration.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
 pub enum TlsError {
     /// A file that cannot be read, or is not PEM of the right kind.
+    #[error("could not read the {what} in \"{path}\": {source}")]
     File {
         /// What it was to hold.
         what: &'static str,
@@ -58,6 +58,7 @@ pub enum TlsError {
         source: pem::Error,
     },
     /// A file without what it was to hold.
+    #[error("there is no {what} in \"{path}\" (PEM is expected)")]
     Empty {
         /// What it was to hold.
         what: &'static str,
@@ -65,6 +66,7 @@ pub enum TlsError {
         path: PathBuf,
     },
     /// Certificate and key, or the authorities, are no good for TLS.
+    #[error("\"{path}\" cannot be used: {reason}")]
     Unusable {
         /// The file of the certificate or the authorities.
         path: PathBuf,
@@ -72,6 +74,7 @@ pub enum TlsError {
         reason: String,
     },
     /// A key of another certificate.
+    #[error("the private key in \"{key}\" is not the key of the certificate in \"{certificate}\"")]
     OtherKey {
         /// The file of the certificate.
         certificate: PathBuf,
@@ -79,6 +82,7 @@ pub enum TlsError {
         key: PathBuf,
     },
     /// A setting that another one needs is not there.
+    #[error("{needed_by} needs {setting}")]
     Missing {
         /// The setting that is missing.
         setting: &'static str,
@@ -86,6 +90,7 @@ pub enum TlsError {
         needed_by: &'static str,
     },
     /// No authorities of the system were found.
+    #[error("no certificate authorities: give server_tls_ca_file, or install ca-certificates")]
     NoSystemAuthorities,
 }
 
@@ -100,41 +105,6 @@ impl TlsError {
             false => format!("{error}; use {USABLE_KEYS}"),
         };
         Self::Unusable { path: path.to_owned(), reason }
-    }
-}
-
-impl fmt::Display for TlsError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::File { what, path, source } => {
-                write!(f, "could not read the {what} in \"{}\": {source}", path.display())
-            }
-            Self::Empty { what, path } => {
-                write!(f, "there is no {what} in \"{}\" (PEM is expected)", path.display())
-            }
-            Self::OtherKey { certificate, key } => write!(
-                f,
-                "the private key in \"{}\" is not the key of the certificate in \"{}\"",
-                key.display(),
-                certificate.display()
-            ),
-            Self::Unusable { path, reason } => {
-                write!(f, "\"{}\" cannot be used: {reason}", path.display())
-            }
-            Self::Missing { setting, needed_by } => write!(f, "{needed_by} needs {setting}"),
-            Self::NoSystemAuthorities => f.write_str(
-                "no certificate authorities: give server_tls_ca_file, or install ca-certificates",
-            ),
-        }
-    }
-}
-
-impl std::error::Error for TlsError {
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        match self {
-            Self::File { source, .. } => Some(source),
-            _ => None,
-        }
     }
 }
 

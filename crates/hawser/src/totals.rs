@@ -5,52 +5,61 @@ use std::time::Duration;
 
 use hawser_pooler::lending::PoolStats;
 
-/// The counters that SHOW STATS shows. Times in microseconds.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Totals {
+/// The counters, with their names in SHOW TOTALS.
+macro_rules! totals {
+    ($($(#[$doc:meta])* $field:ident = $name:literal,)*) => {
+        /// The counters that SHOW STATS shows. Times in microseconds.
+        #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+        pub struct Totals {
+            $($(#[$doc])* pub $field: u64,)*
+        }
+
+        impl Totals {
+            /// Names of SHOW TOTALS and places of the values in [`Totals::values`].
+            pub const NAMES: [&'static str; COUNT] = [$($name),*];
+
+            /// In the order of [`Totals::NAMES`].
+            pub fn values(self) -> [u64; COUNT] {
+                [$(self.$field),*]
+            }
+
+            fn zip(self, other: Self, with: impl Fn(u64, u64) -> u64) -> Self {
+                Self { $($field: with(self.$field, other.$field)),* }
+            }
+        }
+    };
+}
+
+const COUNT: usize = 12;
+
+totals! {
     /// Times that a client was given a backend.
-    pub assignments: u64,
+    assignments = "server_assignment_count",
     /// Transactions ended.
-    pub transactions: u64,
+    transactions = "xact_count",
     /// Queries ended.
-    pub queries: u64,
+    queries = "query_count",
     /// Bytes from clients.
-    pub received: u64,
+    received = "client_bytes",
     /// Bytes to clients.
-    pub sent: u64,
+    sent = "server_bytes",
     /// Time in transactions.
-    pub transaction_us: u64,
+    transaction_us = "xact_time",
     /// Time in queries.
-    pub query_us: u64,
+    query_us = "query_time",
     /// Time that clients waited for a backend.
-    pub wait_us: u64,
+    wait_us = "wait_time",
     /// Parse messages from clients.
-    pub client_parses: u64,
+    client_parses = "ps_client_parse_count",
     /// Parse messages to servers.
-    pub server_parses: u64,
+    server_parses = "ps_server_parse_count",
     /// Bind messages.
-    pub binds: u64,
+    binds = "ps_bind_count",
     /// Logins of clients.
-    pub logins: u64,
+    logins = "client_login_count",
 }
 
 impl Totals {
-    /// Names of SHOW TOTALS and places of the values in [`Totals::values`].
-    pub const NAMES: [&'static str; 12] = [
-        "server_assignment_count",
-        "xact_count",
-        "query_count",
-        "client_bytes",
-        "server_bytes",
-        "xact_time",
-        "query_time",
-        "wait_time",
-        "ps_client_parse_count",
-        "ps_server_parse_count",
-        "ps_bind_count",
-        "client_login_count",
-    ];
-
     /// The counters of a pool, over all loops.
     pub fn of(stats: &PoolStats) -> Self {
         let mut totals = Self::default();
@@ -68,56 +77,6 @@ impl Totals {
             totals.binds += stats.binds.get();
         }
         totals
-    }
-
-    /// In the order of [`Totals::NAMES`].
-    pub fn values(self) -> [u64; 12] {
-        [
-            self.assignments,
-            self.transactions,
-            self.queries,
-            self.received,
-            self.sent,
-            self.transaction_us,
-            self.query_us,
-            self.wait_us,
-            self.client_parses,
-            self.server_parses,
-            self.binds,
-            self.logins,
-        ]
-    }
-
-    fn zip(self, other: Self, mut with: impl FnMut(u64, u64) -> u64) -> Self {
-        let (a, b) = (self.values(), other.values());
-        let [
-            assignments,
-            transactions,
-            queries,
-            received,
-            sent,
-            transaction_us,
-            query_us,
-            wait_us,
-            client_parses,
-            server_parses,
-            binds,
-            logins,
-        ] = std::array::from_fn(|at| with(a[at], b[at]));
-        Self {
-            assignments,
-            transactions,
-            queries,
-            received,
-            sent,
-            transaction_us,
-            query_us,
-            wait_us,
-            client_parses,
-            server_parses,
-            binds,
-            logins,
-        }
     }
 
     /// The sum.
@@ -138,18 +97,10 @@ impl Totals {
             |count: u64| u64::try_from(u128::from(count) * 1_000_000 / micros).unwrap_or(u64::MAX);
         let each = |micros: u64, count: u64| micros.checked_div(count).unwrap_or(0);
         Self {
-            assignments: second(counted.assignments),
-            transactions: second(counted.transactions),
-            queries: second(counted.queries),
-            received: second(counted.received),
-            sent: second(counted.sent),
             transaction_us: each(counted.transaction_us, counted.transactions),
             query_us: each(counted.query_us, counted.queries),
             wait_us: each(counted.wait_us, counted.assignments),
-            client_parses: second(counted.client_parses),
-            server_parses: second(counted.server_parses),
-            binds: second(counted.binds),
-            logins: second(counted.logins),
+            ..counted.zip(counted, |count, _| second(count))
         }
     }
 }

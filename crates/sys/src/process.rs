@@ -216,42 +216,6 @@ pub fn send_signal(pid: u32, signal: i32) -> io::Result<()> {
     if unsafe { libc::kill(pid, signal) } == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
-/// Makes `command` be asked to end (SIGTERM) when the calling thread has ended; it takes all signals,
-/// also those of [`catch_signals`], whose mask it would inherit.
-pub fn end_with_parent(command: &mut std::process::Command) {
-    use std::os::unix::process::CommandExt;
-    let parent = rustix::process::getpid();
-    let watch = move || -> io::Result<()> {
-        let mut none = MaybeUninit::<libc::sigset_t>::uninit();
-        // SAFETY: sigemptyset makes the set valid before sigprocmask reads it.
-        unsafe {
-            libc::sigemptyset(none.as_mut_ptr());
-            if libc::sigprocmask(libc::SIG_SETMASK, none.as_ptr(), std::ptr::null_mut()) != 0 {
-                return Err(io::Error::last_os_error());
-            }
-        }
-        let signal = Some(rustix::process::Signal::TERM);
-        rustix::process::set_parent_process_death_signal(signal)?;
-        if rustix::process::getppid() != Some(parent) {
-            return Err(io::ErrorKind::Interrupted.into()); // the parent died before it was watched
-        }
-        Ok(())
-    };
-    // SAFETY: between fork and exec only system calls are made; no memory is allocated, no lock taken.
-    unsafe {
-        command.pre_exec(watch);
-    }
-}
-
-/// Turns the machine off; what comes back is why not. For the only program of a machine.
-#[must_use]
-pub fn power_off() -> io::Error {
-    match rustix::system::reboot(rustix::system::RebootCommand::PowerOff) {
-        Ok(()) => io::ErrorKind::Other.into(),
-        Err(error) => error.into(),
-    }
-}
-
 /// A descriptor of a process, readable when it ends (pidfd_open(2)). Linux 5.3.
 ///
 /// # Errors
@@ -482,18 +446,6 @@ pub fn socket_family(fd: impl AsFd) -> io::Result<SocketFamily> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_child_that_ends_with_its_parent_takes_the_signals_that_its_parent_catches() {
-        use std::os::unix::process::ExitStatusExt;
-        let signals = catch_signals(&[libc::SIGTERM]).unwrap();
-        let mut command = std::process::Command::new("sh");
-        command.args(["-c", "kill -TERM $$; exit 3"]);
-        end_with_parent(&mut command);
-        let status = command.status().unwrap();
-        assert_eq!(status.signal(), Some(libc::SIGTERM), "{status}");
-        assert_eq!(next_signal(signals).unwrap_err().kind(), io::ErrorKind::WouldBlock);
-    }
 
     #[test]
     fn root_is_user_zero_by_name_and_id() {

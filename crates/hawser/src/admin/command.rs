@@ -6,8 +6,6 @@
 //!               values with a dot or a slash
 //! # Limits      names without quotes keep their case, as in PgBouncer and unlike SQL
 
-use std::fmt;
-
 /// Longer text is refused: no command needs it.
 pub const TEXT_BYTES_MAX: usize = 64 * 1024;
 
@@ -194,17 +192,23 @@ pub enum Command {
 }
 
 /// Why a text is no command.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum CommandError {
     /// Longer than [`TEXT_BYTES_MAX`], or more statements than a person types.
+    #[error("the command is too long")]
     TooLong,
     /// A quote or comment that does not end.
+    #[error("a {0} in the command does not end")]
     Unterminated(&'static str),
     /// The first word is no command. The start of the statement.
+    // PgBouncer's words, which scripts look for.
+    #[error("invalid command '{0}', use SHOW HELP;")]
     Unknown(String),
     /// SHOW, or SELECT, of something that there is not. The start of the statement.
+    #[error("invalid command '{0}', use SHOW HELP;")]
     UnknownTopic(String),
     /// A command with too many, too few or wrong words after it: how it is written.
+    #[error("bad arguments of {}", .0.split(' ').next().unwrap_or(.0))]
     Form(&'static str),
 }
 
@@ -224,25 +228,6 @@ impl CommandError {
         }
     }
 }
-
-impl fmt::Display for CommandError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::TooLong => f.write_str("the command is too long"),
-            Self::Unterminated(what) => write!(f, "a {what} in the command does not end"),
-            // PgBouncer's words, which scripts look for.
-            Self::Unknown(command) | Self::UnknownTopic(command) => {
-                write!(f, "invalid command '{command}', use SHOW HELP;")
-            }
-            Self::Form(form) => {
-                let command = form.split(' ').next().unwrap_or(form);
-                write!(f, "bad arguments of {command}")
-            }
-        }
-    }
-}
-
-impl std::error::Error for CommandError {}
 
 #[derive(Clone, PartialEq, Eq, Debug)]
 enum Token {

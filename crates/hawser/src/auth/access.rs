@@ -7,7 +7,6 @@
 //!   first login takes no longer than the next
 
 use std::collections::HashMap;
-use std::net::IpAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use hawser_pooler::wire::error::{ClientError, SqlState};
@@ -363,11 +362,6 @@ fn unknown_roles(config: &Config, rules: &HbaRules) -> Vec<String> {
         )
     };
     config.databases().iter().filter(unknown).map(error).collect()
-}
-
-/// The address, with an IPv4-mapped IPv6 address as IPv4.
-pub fn canonical_ip(ip: IpAddr) -> IpAddr {
-    ip.to_canonical()
 }
 
 #[cfg(test)]

@@ -14,8 +14,6 @@
 //! such a connection has no channel binding. SHA-224 is missing too.
 //! Attribute names beyond the common ones are printed as numbers; a map of pg_ident.conf can name them so.
 
-use std::fmt;
-
 use ring::digest;
 use x509_parser::prelude::{AttributeTypeAndValue, FromDer, X509Certificate};
 use x509_parser::signature_algorithm::RsaSsaPssParams;
@@ -24,26 +22,15 @@ use x509_parser::signature_algorithm::RsaSsaPssParams;
 mod tests;
 
 /// Why nothing can be said of a certificate.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum CertificateError {
     /// It is no X.509 certificate in DER.
+    #[error("the certificate is not X.509 in DER form")]
     Malformed,
     /// A name that cannot be text: not UTF-8, or with a NUL inside, which has been used to pass for another name.
+    #[error("a name in the certificate's subject is not text or contains embedded null")]
     NameNotText,
 }
-
-impl fmt::Display for CertificateError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Malformed => "the certificate is not X.509 in DER form",
-            Self::NameNotText => {
-                "a name in the certificate's subject is not text or contains embedded null"
-            }
-        })
-    }
-}
-
-impl std::error::Error for CertificateError {}
 
 /// The names of a certificate's subject.
 #[derive(Debug, Clone, PartialEq, Eq)]

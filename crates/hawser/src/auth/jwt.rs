@@ -16,7 +16,6 @@
 //! # Limits
 //! `crit` headers, encrypted tokens and certificates in keys (`x5c`) are refused or ignored.
 
-use std::fmt;
 use std::time::Duration;
 
 use base64::Engine as _;
@@ -166,20 +165,25 @@ pub struct Expected<'a> {
 }
 
 /// Why a token opens nothing.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum TokenError {
     /// It is no signed JWT.
+    #[error("the token is no signed JWT")]
     NotAToken,
     /// It has headers that must be understood.
+    #[error("the token has critical headers, which are not understood")]
     Critical,
     /// None of the issuer's keys is the one that it names. The issuer may have new ones.
+    #[error("the issuer has no key {named}")]
     UnknownKey {
         /// The key and algorithm that it names.
         named: String,
     },
     /// It was not signed by the issuer.
+    #[error("the token's signature is not its issuer's")]
     Signature,
     /// A claim is missing, or another than what is expected.
+    #[error("the token's \"{name}\" is not what the rule asks for: {found}")]
     Claim {
         /// Which.
         name: String,
@@ -187,30 +191,12 @@ pub enum TokenError {
         found: String,
     },
     /// It has run out.
+    #[error("the token has expired")]
     Expired,
     /// It is not valid yet.
+    #[error("the token is not valid yet")]
     NotYetValid,
 }
-
-impl fmt::Display for TokenError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::NotAToken => f.write_str("the token is no signed JWT"),
-            Self::Critical => {
-                f.write_str("the token has critical headers, which are not understood")
-            }
-            Self::UnknownKey { named } => write!(f, "the issuer has no key {named}"),
-            Self::Signature => f.write_str("the token's signature is not its issuer's"),
-            Self::Claim { name, found } => {
-                write!(f, "the token's \"{name}\" is not what the rule asks for: {found}")
-            }
-            Self::Expired => f.write_str("the token has expired"),
-            Self::NotYetValid => f.write_str("the token is not valid yet"),
-        }
-    }
-}
-
-impl std::error::Error for TokenError {}
 
 /// Verifies a token; `now` is since 1970. Returns the identity that it states.
 ///

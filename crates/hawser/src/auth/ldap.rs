@@ -14,7 +14,7 @@
 //! # Limits
 //! `ldapserver` must be given: no server is looked for by DNS SRV records.
 
-use crate::config::Password;
+use crate::config::{Password, percent_decoded};
 
 /// What a user name must not contain that is searched for, as in PostgreSQL.
 const SEARCH_FORBIDDEN: [char; 5] = ['*', '(', ')', '\\', '/'];
@@ -175,7 +175,7 @@ impl LdapOptions {
             }
             _ => (authority, None),
         };
-        let mut parts = rest.split('?').map(decode);
+        let mut parts = rest.split('?').map(percent_decoded);
         let mut part = || match parts.next() {
             Some(part) => {
                 part.ok_or_else(|| wrong("a % is not followed by two hexadecimal digits"))
@@ -259,27 +259,6 @@ impl LdapOptions {
         };
         Ok(LdapRule { urls, start_tls: self.start_tls, way })
     }
-}
-
-/// A part of a URL without its escapes; `None`: one is broken.
-fn decode(part: &str) -> Option<String> {
-    let mut out = Vec::with_capacity(part.len());
-    let mut rest = part.as_bytes();
-    while let Some((first, after)) = rest.split_first() {
-        rest = after;
-        if *first != b'%' {
-            out.push(*first);
-            continue;
-        }
-        let (digits, after) = rest.split_at_checked(2)?;
-        let digits = std::str::from_utf8(digits).ok()?;
-        if !digits.bytes().all(|digit| digit.is_ascii_hexdigit()) {
-            return None;
-        }
-        out.push(u8::from_str_radix(digits, 16).ok()?);
-        rest = after;
-    }
-    String::from_utf8(out).ok()
 }
 
 #[cfg(test)]

@@ -7,8 +7,6 @@
 //! PostgreSQL's: a SASL message has at most [`SASL_MESSAGE_LENGTH_MAX`] bytes and a password message
 //! [`PASSWORD_MESSAGE_LENGTH_MAX`], the length word included. Check them on the header, before a body is awaited.
 
-use std::fmt;
-
 use super::md5::Salt;
 
 /// PostgreSQL's `PG_MAX_SASL_MESSAGE_LENGTH`, in bytes with the length word.
@@ -18,20 +16,27 @@ pub const PASSWORD_MESSAGE_LENGTH_MAX: usize = 65_535;
 
 const LENGTH_WORD: usize = 4;
 
-/// What is wrong with a client's message. All are 08P01 but an empty password, which is 28P01.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// What is wrong with a client's message. All are 08P01 but an empty password, which is 28P01. The
+/// messages are PostgreSQL's.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum MessageError {
     /// Longer than its kind may be.
+    #[error("invalid message length")]
     TooLong,
     /// A string without its NUL.
+    #[error("invalid string in message")]
     InvalidString,
     /// Fewer bytes than a length says, or a negative length.
+    #[error("insufficient data left in message")]
     InsufficientData,
     /// Bytes after the end.
+    #[error("invalid message format")]
     TrailingData,
     /// A password with a NUL in it, or without one after it.
+    #[error("invalid password packet size")]
     InvalidPasswordSize,
     /// No password.
+    #[error("empty password returned by client")]
     EmptyPassword,
 }
 
@@ -48,22 +53,6 @@ impl MessageError {
         }
     }
 }
-
-/// PostgreSQL's message.
-impl fmt::Display for MessageError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::TooLong => "invalid message length",
-            Self::InvalidString => "invalid string in message",
-            Self::InsufficientData => "insufficient data left in message",
-            Self::TrailingData => "invalid message format",
-            Self::InvalidPasswordSize => "invalid password packet size",
-            Self::EmptyPassword => "empty password returned by client",
-        })
-    }
-}
-
-impl std::error::Error for MessageError {}
 
 fn check_length(body: &[u8], length_max: usize) -> Result<(), MessageError> {
     if body.len() + LENGTH_WORD > length_max { Err(MessageError::TooLong) } else { Ok(()) }
@@ -156,16 +145,9 @@ pub enum AuthenticationRequest<'a> {
 }
 
 /// A server's message that breaks the protocol; close the connection.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("malformed authentication request from server")]
 pub struct MalformedRequest;
-
-impl fmt::Display for MalformedRequest {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("malformed authentication request from server")
-    }
-}
-
-impl std::error::Error for MalformedRequest {}
 
 impl<'a> AuthenticationRequest<'a> {
     /// Reads the body of an `R` message. Names of mechanisms that are not text are passed over.

@@ -14,7 +14,6 @@
 //! The validator is built in ([`super::jwt`]): tokens that are not JWTs take an introspection endpoint, which
 //! is not asked. `delegate_ident_mapping` is refused.
 
-use std::fmt;
 use std::path::PathBuf;
 
 use serde_json::json;
@@ -168,14 +167,17 @@ pub(crate) fn url(text: &str) -> Result<String, String> {
 }
 
 /// What is wrong with a client's message; always 08P01 but for an authorization identity.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum BearerError {
     /// With channel binding, which tokens do not have.
+    #[error("malformed OAUTHBEARER message")]
     ChannelBinding,
     /// `a=`: for another user than the one who logs in.
+    #[error("client uses authorization identity, but it is not supported")]
     AuthorizationIdentity,
     /// Anything else.
-    Malformed(&'static str),
+    #[error("malformed OAUTHBEARER message")]
+    Malformed,
 }
 
 impl BearerError {
@@ -183,35 +185,21 @@ impl BearerError {
     pub fn sqlstate(self) -> &'static str {
         match self {
             Self::AuthorizationIdentity => "0A000",
-            Self::ChannelBinding | Self::Malformed(_) => "08P01",
+            Self::ChannelBinding | Self::Malformed => "08P01",
         }
     }
 
     /// PostgreSQL's detail.
     pub fn detail(self) -> Option<&'static str> {
         match self {
-            Self::AuthorizationIdentity => None,
+            Self::AuthorizationIdentity | Self::Malformed => None,
             Self::ChannelBinding => Some(
                 "The server does not support channel binding for OAuth, but the client message \
                  includes channel binding data.",
             ),
-            Self::Malformed(detail) => Some(detail),
         }
     }
 }
-
-impl fmt::Display for BearerError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::AuthorizationIdentity => {
-                "client uses authorization identity, but it is not supported"
-            }
-            Self::ChannelBinding | Self::Malformed(_) => "malformed OAUTHBEARER message",
-        })
-    }
-}
-
-impl std::error::Error for BearerError {}
 
 /// Reads a client's first message: the token, or `None` where it asks where to get one.
 ///
@@ -219,51 +207,37 @@ impl std::error::Error for BearerError {}
 /// See [`BearerError`].
 pub fn token(message: &[u8]) -> Result<Option<&str>, BearerError> {
     use BearerError::Malformed;
-    let text = std::str::from_utf8(message).map_err(|_| Malformed("Message is not text."))?;
-    if text.contains('\0') {
-        return Err(Malformed("Message length does not match input length."));
-    }
+    let text = std::str::from_utf8(message).map_err(|_| Malformed)?;
     let rest = match text.as_bytes().first() {
         Some(b'p') => return Err(BearerError::ChannelBinding),
         Some(b'n' | b'y') => &text[1..],
-        _ => return Err(Malformed("Unexpected channel-binding flag.")),
+        _ => return Err(Malformed),
     };
-    let rest = rest.strip_prefix(',').ok_or(Malformed("Comma expected."))?;
+    let rest = rest.strip_prefix(',').ok_or(Malformed)?;
     if rest.starts_with('a') {
         return Err(BearerError::AuthorizationIdentity);
     }
-    let rest = rest.strip_prefix(',').ok_or(Malformed("Unexpected attribute."))?;
-    let rest = rest.strip_prefix(SEPARATOR).ok_or(Malformed("Key-value separator expected."))?;
+    let mut rest =
+        rest.strip_prefix(',').and_then(|it| it.strip_prefix(SEPARATOR)).ok_or(Malformed)?;
     let mut found = None;
-    let mut rest = rest;
-    loop {
-        if let Some(after) = rest.strip_prefix(SEPARATOR) {
-            if !after.is_empty() {
-                return Err(Malformed(
-                    "Message contains additional data after the final terminator.",
-                ));
-            }
-            break;
-        }
-        let (pair, after) = rest
-            .split_once(SEPARATOR)
-            .ok_or(Malformed("Message did not contain a final terminator."))?;
-        let (key, value) =
-            pair.split_once('=').ok_or(Malformed("Message contains a key without a value."))?;
-        if key.is_empty() || !key.bytes().all(|byte| byte.is_ascii_alphabetic()) {
-            return Err(Malformed("Message contains an invalid key name."));
-        }
+    while !rest.starts_with(SEPARATOR) {
+        let (pair, after) = rest.split_once(SEPARATOR).ok_or(Malformed)?;
+        let (key, value) = pair.split_once('=').ok_or(Malformed)?;
         let fits = |byte: u8| matches!(byte, b'\t' | b'\r' | b'\n' | b' '..=b'~');
-        if !value.bytes().all(fits) {
-            return Err(Malformed("Message contains an invalid value."));
-        }
-        if key == AUTH && found.replace(value).is_some() {
-            return Err(Malformed("Message contains multiple auth values."));
+        if key.is_empty()
+            || !key.bytes().all(|byte| byte.is_ascii_alphabetic())
+            || !value.bytes().all(fits)
+            || key == AUTH && found.replace(value).is_some()
+        {
+            return Err(Malformed);
         }
         rest = after;
     }
-    let auth = found.ok_or(Malformed("Message does not contain an auth value."))?;
-    Ok(bearer(auth))
+    // Nothing may follow the terminator.
+    match found {
+        Some(auth) if rest.len() == SEPARATOR.len_utf8() => Ok(bearer(auth)),
+        _ => Err(Malformed),
+    }
 }
 
 /// The token of `Bearer TOKEN` (RFC 6750); what is none is no token, as in PostgreSQL.
@@ -294,28 +268,27 @@ mod tests {
     fn messages_that_rfc_7628_does_not_know_are_malformed() {
         assert_eq!(token(b"p=tls-exporter,,\x01auth=\x01\x01"), Err(BearerError::ChannelBinding));
         assert_eq!(token(b"n,a=ann,\x01auth=\x01\x01"), Err(BearerError::AuthorizationIdentity));
-        for (message, words) in [
-            (&b""[..], "flag"),
-            (b"x,,\x01auth=\x01\x01", "flag"),
-            (b"n", "Comma"),
-            (b"n,b", "attribute"),
-            (b"n,,auth=\x01\x01", "separator"),
-            (b"n,,\x01auth=Bearer t\x01", "final terminator"),
-            (b"n,,\x01auth=Bearer t", "final terminator"),
-            (b"n,,\x01auth=\x01\x01x", "additional data"),
-            (b"n,,\x01auth\x01\x01", "without a value"),
-            (b"n,,\x01a1=\x01\x01", "key name"),
-            (b"n,,\x01host=\x02\x01\x01", "invalid value"),
-            (b"n,,\x01auth=\x01auth=\x01\x01", "multiple"),
-            (b"n,,\x01host=a\x01\x01", "does not contain an auth"),
-            (b"n,,\x01\x01", "does not contain an auth"),
-            (b"n,,\x01auth=\0\x01\x01", "length"),
-            (b"n,,\x01auth=\xff\x01\x01", "not text"),
+        for message in [
+            &b""[..],
+            b"x,,\x01auth=\x01\x01",
+            b"n",
+            b"n,b",
+            b"n,,auth=\x01\x01",
+            b"n,,\x01auth=Bearer t\x01",
+            b"n,,\x01auth=Bearer t",
+            b"n,,\x01auth=\x01\x01x",
+            b"n,,\x01auth\x01\x01",
+            b"n,,\x01a1=\x01\x01",
+            b"n,,\x01host=\x02\x01\x01",
+            b"n,,\x01auth=\x01auth=\x01\x01",
+            b"n,,\x01host=a\x01\x01",
+            b"n,,\x01\x01",
+            b"n,,\x01auth=\0\x01\x01",
+            b"n,,\x01auth=\xff\x01\x01",
         ] {
-            let error = token(message).unwrap_err();
-            assert!(error.detail().unwrap_or_default().contains(words), "{message:?}: {error:?}");
-            assert_eq!(error.sqlstate(), "08P01");
+            assert_eq!(token(message), Err(BearerError::Malformed), "{message:?}");
         }
+        assert_eq!(BearerError::Malformed.sqlstate(), "08P01");
     }
 
     fn rule(options: &[(&str, &str)]) -> Result<OauthRule, String> {

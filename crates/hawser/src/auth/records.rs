@@ -82,21 +82,14 @@ impl fmt::Display for Location {
 }
 
 /// What is wrong in a configuration file, and where.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{location}: {message}")]
 pub struct FileError {
     /// The token, line or file at fault.
     pub location: Location,
     /// What is wrong and what is allowed, as one line of text.
     pub message: String,
 }
-
-impl fmt::Display for FileError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}: {}", self.location, self.message)
-    }
-}
-
-impl std::error::Error for FileError {}
 
 /// Everything that is wrong in a set of files: at least one error, at most [`ERRORS_MAX`].
 #[derive(Debug, Clone, PartialEq, Eq)]

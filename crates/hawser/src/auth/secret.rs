@@ -61,19 +61,12 @@ impl fmt::Debug for Password {
 
 /// A text that begins as a SCRAM verifier but is none. Taken as a plain password, it would hide a
 /// typing error.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "invalid SCRAM secret: it must be SCRAM-SHA-256$ITERATIONS:SALT$STOREDKEY:SERVERKEY, with everything \
+     but ITERATIONS in base64"
+)]
 pub struct BrokenVerifier;
-
-impl fmt::Display for BrokenVerifier {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(
-            "invalid SCRAM secret: it must be SCRAM-SHA-256$ITERATIONS:SALT$STOREDKEY:SERVERKEY, \
-             with everything but ITERATIONS in base64",
-        )
-    }
-}
-
-impl std::error::Error for BrokenVerifier {}
 
 impl Secret {
     /// Reads the text of `pg_authid.rolpassword`, or of a users file. Nothing, for NULL and for an empty text.
@@ -178,21 +171,12 @@ pub enum ValidUntil {
 }
 
 /// A VALID UNTIL that cannot be read. The login must fail: it may have passed.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "cannot read \"{0}\" as the time until which a password is valid: it must be a timestamptz as DateStyle \
+     ISO prints it (2030-01-31 12:00:00+01), infinity, -infinity, or seconds since 1970"
+)]
 pub struct BadValidUntil(String);
-
-impl fmt::Display for BadValidUntil {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            f,
-            "cannot read \"{}\" as the time until which a password is valid: it must be a timestamptz as \
-             DateStyle ISO prints it (2030-01-31 12:00:00+01), infinity, -infinity, or seconds since 1970",
-            self.0
-        )
-    }
-}
-
-impl std::error::Error for BadValidUntil {}
 
 const MICROS_PER_SECOND: i128 = 1_000_000;
 

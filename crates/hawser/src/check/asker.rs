@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use hawser_pooler::session::options::Replication;
 
+use super::{Grade, SERVER_WAIT};
 use crate::auth::access::Access;
 use crate::auth::secret::Secret;
 use crate::config::{Config, DatabaseConfig, Limit, ServerAddress};
@@ -11,6 +12,22 @@ use crate::dial::enter::Credentials;
 use crate::dial::{DialError, Dialled, Dialler, Login, Target};
 use crate::limits::Limits;
 use crate::pools::{self, Connectings};
+
+/// What was found of one database: how grave it is, and what.
+pub(super) type Found = (Grade, String);
+
+/// What logins need beside the database.
+pub(super) struct Asking<'a> {
+    pub(super) config: &'a Config,
+    pub(super) access: &'a Access,
+    pub(super) connectings: &'a Connectings,
+}
+
+/// That a database's server has not answered in time.
+pub(super) fn silent(database: &DatabaseConfig) -> Found {
+    let (name, seconds) = (&database.name, SERVER_WAIT.as_secs());
+    (Grade::Warning, format!("database \"{name}\" did not answer within {seconds} s"))
+}
 
 /// Logs in to one database.
 pub(super) struct Asker {
@@ -23,40 +40,30 @@ pub(super) struct Asker {
 impl Asker {
     /// As the database's own user, its auth_user or, where there is but one, the only user whose password is known;
     /// `None`: there is none of them.
-    pub(super) fn of(
-        config: &Config,
-        database: &DatabaseConfig,
-        access: &Access,
-        connectings: &Connectings,
-    ) -> Option<Self> {
-        let (user, credentials) = user_of(config, database, access)?;
-        Some(Self::new(config, database, connectings, user, credentials))
+    pub(super) fn of(asking: &Asking<'_>, database: &DatabaseConfig) -> Option<Self> {
+        let (user, credentials) = user_of(asking, database)?;
+        Some(Self::new(asking, database, user, credentials))
     }
 
     /// The same, or else the first user, by name, whose password is known.
-    pub(super) fn any(
-        config: &Config,
-        database: &DatabaseConfig,
-        access: &Access,
-        connectings: &Connectings,
-    ) -> Option<Self> {
-        if let Some(asker) = Self::of(config, database, access, connectings) {
+    pub(super) fn any(asking: &Asking<'_>, database: &DatabaseConfig) -> Option<Self> {
+        if let Some(asker) = Self::of(asking, database) {
             return Some(asker);
         }
+        let access = asking.access;
         let known = |user: &&str| matches!(access.secret(user), Some(Secret::Plain(_)));
         let user = access.names().filter(known).min()?;
         let credentials = access.credentials(user);
-        Some(Self::new(config, database, connectings, user.to_owned(), credentials))
+        Some(Self::new(asking, database, user.to_owned(), credentials))
     }
 
     fn new(
-        config: &Config,
+        asking: &Asking<'_>,
         database: &DatabaseConfig,
-        connectings: &Connectings,
         user: String,
         credentials: Arc<Credentials>,
     ) -> Self {
-        let target = pools::target(config, database, &user, connectings);
+        let target = pools::target(asking.config, database, &user, asking.connectings);
         // One that every server has; that there is none is said after the password was taken.
         let asked = if database.is_any() { "postgres" } else { &database.name };
         let login = Login {
@@ -86,18 +93,15 @@ impl Asker {
     }
 }
 
-fn user_of(
-    config: &Config,
-    database: &DatabaseConfig,
-    access: &Access,
-) -> Option<(String, Arc<Credentials>)> {
+fn user_of(asking: &Asking<'_>, database: &DatabaseConfig) -> Option<(String, Arc<Credentials>)> {
+    let access = asking.access;
     if let Some(forced) = &database.forced_user {
         return Some((forced.name.clone(), access.credentials_of(forced, &database.name).ok()?));
     }
     if let Some(user) = &database.auth_user {
         return Some((user.clone(), access.credentials(user)));
     }
-    let [user] = config.users() else { return None };
+    let [user] = asking.config.users() else { return None };
     match access.secret(&user.name) {
         Some(Secret::Plain(_) | Secret::Md5(_)) => {
             Some((user.name.clone(), access.credentials(&user.name)))

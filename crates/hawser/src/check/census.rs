@@ -6,15 +6,12 @@
 //! # Limits      words that are put together at run time are not seen: such functions are counted. C
 //!               functions are not looked into
 
-use std::collections::BTreeSet;
-
 use hawser_pooler::parts::report::text::Report;
+use tokio::time::timeout;
 
-use super::asker::Asker;
+use super::asker::{Asker, Asking, Found, silent};
 use super::{Grade, SERVER_WAIT};
-use crate::auth::access::Access;
-use crate::config::{Config, DatabaseConfig, Fidelity, InPlans, PoolMode};
-use crate::pools::Connectings;
+use crate::config::{DatabaseConfig, Fidelity, InPlans, PoolMode};
 
 /// How many functions are named.
 const NAMED_MAX: usize = 10;
@@ -52,55 +49,32 @@ const PLANNED: &str = r"
           OPERATOR(pg_catalog.~*) '\m(current_setting|pg_settings|execute)\M'
     ORDER BY 2";
 
-/// What was found of one database: how grave it is, and what.
-pub(super) type Found = (Grade, String);
-
-/// Looks into every database in which it matters, except those that let no user in.
-pub(super) async fn take(
-    config: &Config,
-    access: &Access,
-    refused: &BTreeSet<String>,
-) -> Vec<Found> {
-    let Ok(connectings) = Connectings::load(config) else { return Vec::new() };
-    let mut found = Vec::new();
-    for database in config.databases() {
-        let looks = database.fidelity == Fidelity::Full
-            || database.custom_settings_in_plans == InPlans::Promised(false);
-        let is_refused = refused.contains(&database.name);
-        if database.is_any() || !looks || is_native(database) || is_refused {
-            continue;
-        }
-        let name = &database.name;
-        let Some(asker) = Asker::of(config, database, access, &connectings) else {
-            found.push((
-                Grade::Ok,
-                format!("database \"{name}\": functions not inspected; set `user` or `auth_user`"),
-            ));
-            continue;
-        };
-        match tokio::time::timeout(SERVER_WAIT, ask(&asker, database)).await {
-            Ok(Ok(census)) => {
-                if database.fidelity == Fidelity::Full {
-                    found.extend(census.describe(name, database.function_census));
-                }
-                if database.custom_settings_in_plans == InPlans::Promised(false) {
-                    found.push(census.describe_plans(name));
-                }
-            }
-            Ok(Err(reason)) => found.push((
-                Grade::Warning,
-                format!(
-                    "database \"{name}\" cannot be looked into as \"{}\": {reason}",
-                    asker.user()
-                ),
-            )),
-            Err(_) => found.push((
-                Grade::Warning,
-                format!("database \"{name}\" did not answer within {} s", SERVER_WAIT.as_secs()),
-            )),
-        }
+/// Looks into a database in which it matters.
+pub(super) async fn look(asking: &Asking<'_>, database: &DatabaseConfig) -> Vec<Found> {
+    let promises = database.custom_settings_in_plans == InPlans::Promised(false);
+    let is_full = database.fidelity == Fidelity::Full;
+    if database.is_any() || !(is_full || promises) || is_native(database) {
+        return Vec::new();
     }
-    found
+    let name = &database.name;
+    let Some(asker) = Asker::of(asking, database) else {
+        let text =
+            format!("database \"{name}\": functions not inspected; set `user` or `auth_user`");
+        return vec![(Grade::Ok, text)];
+    };
+    match timeout(SERVER_WAIT, ask(&asker, database)).await {
+        Ok(Ok(census)) => {
+            let functions = is_full.then(|| census.describe(name, database.function_census));
+            let plans = promises.then(|| census.describe_plans(name));
+            functions.into_iter().flatten().chain(plans).collect()
+        }
+        Ok(Err(reason)) => {
+            let user = asker.user();
+            let text = format!("database \"{name}\" cannot be looked into as \"{user}\": {reason}");
+            vec![(Grade::Warning, text)]
+        }
+        Err(_) => vec![silent(database)],
+    }
 }
 
 /// Sessions of clients are sessions of the server: nothing has to be known.

@@ -3,12 +3,11 @@
 //! # Limits      `hawser.control_sockets` can be read by superusers only: what is wrong there the log of
 //!               `serve` says. Limits of single users are not looked at
 
-use super::asker::Asker;
-use super::census::Found;
+use tokio::time::timeout;
+
+use super::asker::{Asker, Asking, Found, silent};
 use super::{Grade, SERVER_WAIT};
-use crate::auth::access::Access;
 use crate::config::{Config, DatabaseConfig};
-use crate::pools::Connectings;
 
 /// Why not, by the server; NULL: nothing is against it.
 const WHY_NOT: &str = r"
@@ -23,42 +22,34 @@ const WHY_NOT: &str = r"
             THEN 'the role has an idle_session_timeout, which would end sessions that serve clients: set it to 0'
     END";
 
-/// Asks each of them.
-pub(super) async fn take(config: &Config, access: &Access) -> Vec<Found> {
-    let Ok(connectings) = Connectings::load(config) else { return Vec::new() };
-    let mut found = Vec::new();
-    for database in config.databases() {
-        if database.inside_size == 0 {
-            continue;
-        }
-        let name = &database.name;
-        if database.is_any() {
-            let text = "database \"*\": whether servers can serve clients themselves depends on the \
-                        database, and was not tried";
-            found.push((Grade::Ok, text.to_owned()));
-            continue;
-        }
-        let asked = async {
-            match by_configuration(config, database) {
-                Some(reason) => Some(reason),
-                None => by_server(config, database, access, &connectings).await,
-            }
-        };
-        found.push(match tokio::time::timeout(SERVER_WAIT, asked).await {
-            Ok(None) => {
-                (Grade::Ok, format!("database \"{name}\": its server can serve clients itself"))
-            }
-            Ok(Some(reason)) => {
-                let text = format!("database \"{name}\": clients are not served inside: {reason}");
-                (Grade::Warning, text)
-            }
-            Err(_) => (
-                Grade::Warning,
-                format!("database \"{name}\" did not answer within {} s", SERVER_WAIT.as_secs()),
-            ),
-        });
+/// Asks it.
+pub(super) async fn look(asking: &Asking<'_>, database: &DatabaseConfig) -> Option<Found> {
+    if database.inside_size == 0 {
+        return None;
     }
-    found
+    if database.is_any() {
+        let text = "database \"*\": whether servers can serve clients themselves depends on the \
+                    database, and was not tried";
+        return Some((Grade::Ok, text.to_owned()));
+    }
+    let name = &database.name;
+    let against = by_configuration(asking.config, database);
+    let asked = async {
+        match against {
+            Some(reason) => Some(reason),
+            None => by_server(asking, database).await,
+        }
+    };
+    Some(match timeout(SERVER_WAIT, asked).await {
+        Ok(None) => {
+            (Grade::Ok, format!("database \"{name}\": its server can serve clients itself"))
+        }
+        Ok(Some(reason)) => {
+            let text = format!("database \"{name}\": clients are not served inside: {reason}");
+            (Grade::Warning, text)
+        }
+        Err(_) => silent(database),
+    })
 }
 
 /// What this configuration has against it.
@@ -79,13 +70,8 @@ fn by_configuration(config: &Config, database: &DatabaseConfig) -> Option<String
     database.is_shared_by_users().then(|| "users share its server connections".to_owned())
 }
 
-async fn by_server(
-    config: &Config,
-    database: &DatabaseConfig,
-    access: &Access,
-    connectings: &Connectings,
-) -> Option<String> {
-    let Some(asker) = Asker::any(config, database, access, connectings) else {
+async fn by_server(asking: &Asking<'_>, database: &DatabaseConfig) -> Option<String> {
+    let Some(asker) = Asker::any(asking, database) else {
         return Some("there is no user whose password is known to try it as".to_owned());
     };
     let mut talk = match asker.dial().await {

@@ -4,12 +4,10 @@
 //!               with the same list of servers; the settings that bound them count
 //! # Limits      other users, and what else uses the server, are not known: what is said is the least
 
-use std::collections::BTreeSet;
-
 use hawser_pooler::wire::error::SqlState;
+use tokio::time::timeout;
 
-use super::asker::Asker;
-use super::census::Found;
+use super::asker::{Asker, Asking, Found};
 use super::{Grade, SERVER_WAIT};
 use crate::auth::access::Access;
 use crate::config::{Config, DatabaseConfig, Limit, ServerAddress};
@@ -23,41 +21,39 @@ const PLACES: &str = r"
                OPERATOR(pg_catalog.+) COALESCE(pg_catalog.current_setting('reserved_connections', true)::pg_catalog.int4, 0),
            (SELECT rolconnlimit FROM pg_catalog.pg_roles WHERE rolname OPERATOR(pg_catalog.=) CURRENT_USER)";
 
-/// What was found, and the databases that let nobody in.
-pub(super) async fn take(config: &Config, access: &Access) -> (Vec<Found>, BTreeSet<String>) {
-    let (mut found, mut refused) = (Vec::new(), BTreeSet::new());
-    let Ok(connectings) = Connectings::load(config) else { return (found, refused) };
-    let mut counted: Vec<&[ServerAddress]> = Vec::new();
-    for database in config.databases() {
-        let Some(asker) = Asker::any(config, database, access, &connectings) else { continue };
-        let (name, user) = (&database.name, asker.user());
-        match tokio::time::timeout(SERVER_WAIT, places(&asker)).await {
-            Ok(Ok(places)) => {
-                let listed = database.servers.iter().map(ToString::to_string);
-                let server = listed.collect::<Vec<_>>().join(", ");
-                found.push((Grade::Ok, format!("user \"{user}\" can log in to {server}")));
-                let Some(places) = places else { continue };
-                found.extend(places.of_role(database, user));
-                if !counted.contains(&&*database.servers) {
-                    counted.push(&database.servers);
-                    found.extend(places.of_server(config, &database.servers, &server));
-                }
+/// Logs in to a database; false: it lets the user not in. The places of each list of servers are
+/// counted once: those of `counted` are done.
+pub(super) async fn look<'a>(
+    asking: &Asking<'a>,
+    database: &'a DatabaseConfig,
+    counted: &mut Vec<&'a [ServerAddress]>,
+    found: &mut Vec<Found>,
+) -> bool {
+    let Some(asker) = Asker::any(asking, database) else { return true };
+    let (name, user) = (&database.name, asker.user());
+    match timeout(SERVER_WAIT, places(&asker)).await {
+        Ok(Ok(places)) => {
+            let listed = database.servers.iter().map(ToString::to_string);
+            let server = listed.collect::<Vec<_>>().join(", ");
+            found.push((Grade::Ok, format!("user \"{user}\" can log in to {server}")));
+            let Some(places) = places else { return true };
+            found.extend(places.of_role(database, user));
+            if !counted.contains(&&*database.servers) {
+                counted.push(&database.servers);
+                found.extend(places.of_server(asking.config, &database.servers, &server));
             }
-            Ok(Err(error)) => {
-                if let Some(reason) = reason(&error) {
-                    refused.insert(name.clone());
-                    let text =
-                        format!("database \"{name}\": user \"{user}\" cannot log in: {reason}");
-                    found.push((Grade::Warning, text));
-                }
-            }
-            // A server that does not answer is named elsewhere.
-            Err(_) => {}
         }
+        Ok(Err(error)) => {
+            if let Some(reason) = reason(&error) {
+                let text = format!("database \"{name}\": user \"{user}\" cannot log in: {reason}");
+                found.push((Grade::Warning, text));
+                return false;
+            }
+        }
+        // A server that does not answer is named elsewhere.
+        Err(_) => {}
     }
-    let mut seen = BTreeSet::new();
-    found.retain(|(_, text)| seen.insert(text.clone()));
-    (found, refused)
+    true
 }
 
 /// Says in the log why the server of a URL lets its user not in, or does not answer.
@@ -65,10 +61,11 @@ pub(crate) fn warn(config: &Config) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let (Ok(runtime), Ok(access)) = (runtime, Access::load(config)) else { return };
     let Ok(connectings) = Connectings::load(config) else { return };
+    let asking = Asking { config, access: &access, connectings: &connectings };
     for database in config.databases() {
-        let Some(asker) = Asker::any(config, database, &access, &connectings) else { continue };
+        let Some(asker) = Asker::any(&asking, database) else { continue };
         let user = asker.user();
-        let trying = async { tokio::time::timeout(SERVER_WAIT, places(&asker)).await };
+        let trying = async { timeout(SERVER_WAIT, places(&asker)).await };
         let tried = runtime.block_on(trying);
         if let Ok(Err(error)) = tried {
             let reason = reason(&error).unwrap_or_else(|| error.to_string());

@@ -1,14 +1,11 @@
-//! `hawser lab`: a WAN between network namespaces on this machine, or in a kernel of its own.
+//! `hawser lab`: a WAN between network namespaces on this machine.
 //!
 //! # Exit codes
 //! Beside those of all commands, so that a script can tell "try again" from "mend this": `run` ends
 //! as its command did; 65 the description is wrong, 69 there is no such laboratory or it ended,
-//! 71 the kernel of `--kernel` died, 72 there is none, 73 one of that name is up, 75 the run was not
-//! faithful and its figures are worth nothing, 77 the rights are missing, 78 this machine's kernel
-//! lacks what was asked of it. They are those of sysexits.h.
-
-mod compare;
-mod kernel;
+//! 73 one of that name is up, 75 the run was not faithful and its figures are worth nothing, 77 the
+//! rights are missing, 78 this machine's kernel lacks what was asked of it. They are those of
+//! sysexits.h.
 
 use std::ffi::OsString;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -26,18 +23,15 @@ use hawser_lab::wan::named::{NAMED, named};
 use hawser_lab::wan::parse::parse;
 
 use super::print;
-use crate::lab_kernel::inside;
-use crate::lab_report::carry;
 
 const DESCRIPTION_WRONG: u8 = 65;
 const ABSENT: u8 = 69;
 const TAKEN: u8 = 73;
 const UNFAITHFUL: u8 = 75;
 const NO_RIGHTS: u8 = 77;
-const LACKS: u8 = 78;
 
 const EXIT_CODES: &str = "Exit codes: 0 done, 1 failed, 2 wrong usage, 65 wrong description, 69 no such laboratory \
-                          or it ended, 71 the kernel of --kernel died, 72 there is none, 73 the name is taken, 75 the run was not faithful, 77 rights are missing, \
+                          or it ended, 73 the name is taken, 75 the run was not faithful, 77 rights are missing, \
                           78 this machine's kernel lacks what was asked of it; \
                           `run` ends as its command did.";
 
@@ -45,12 +39,10 @@ const EXIT_CODES: &str = "Exit codes: 0 done, 1 failed, 2 wrong usage, 65 wrong 
 const FILE_BYTES_MAX: u64 = 1 << 20;
 
 #[derive(Debug, Args)]
-#[command(after_help = EXIT_CODES, args_conflicts_with_subcommands = true, arg_required_else_help = true)]
+#[command(after_help = EXIT_CODES)]
 pub(super) struct Lab {
-    #[command(flatten)]
-    kernel: kernel::Options,
     #[command(subcommand)]
-    command: Option<LabCommand>,
+    command: LabCommand,
 }
 
 #[derive(Debug, Subcommand)]
@@ -69,26 +61,6 @@ enum LabCommand {
     Show(Show),
     /// Prove rate, delay, loss and limits on this machine, within 2 %.
     Selftest(Selftest),
-    /// The sender of `run --report` where there is no PostgreSQL.
-    #[command(hide = true)]
-    Send {
-        /// Where it listens.
-        port: u16,
-        /// What each connection gets.
-        bytes: u64,
-    },
-    /// Its receiver.
-    #[command(hide = true)]
-    Take {
-        /// Where the sender is.
-        from: std::net::SocketAddr,
-    },
-    /// The only program of the kernel of `--kernel`.
-    #[command(hide = true)]
-    Inside {
-        /// What it shares with the host.
-        exchange: PathBuf,
-    },
 }
 
 #[derive(Debug, Args)]
@@ -117,22 +89,17 @@ struct Run {
     /// On which host [default: the first].
     #[arg(long, value_name = "HOST")]
     on: Option<String>,
-    /// With a command: say on standard error, or write to FILE, what the network did meanwhile. Without
-    /// one: compare plain TCP, the kernel's path manager and `mptcp manage` over a description, by
-    /// PostgreSQL's programs and rsync; the table goes to standard output, the page with a plot of each
-    /// subflow's rate to FILE [default: NAME-report.html].
+    /// Say on standard error, or write to FILE, what the network did meanwhile.
     #[arg(long, value_name = "FILE", num_args = 0..=1)]
     report: Option<Option<PathBuf>>,
     /// Write the same to a file, as JSON.
     #[arg(long, value_name = "FILE")]
     report_json: Option<PathBuf>,
-    #[command(flatten)]
-    compare: compare::Options,
     /// Only warn where packets left too late.
     #[arg(long)]
     accept_unfaithful: bool,
     /// The command and its arguments.
-    #[arg(last = true, required_unless_present = "report", value_name = "COMMAND")]
+    #[arg(last = true, required = true, value_name = "COMMAND")]
     command: Vec<OsString>,
 }
 
@@ -221,23 +188,15 @@ fn failed(error: impl std::fmt::Display) -> Failure {
 }
 
 pub(super) fn run(arguments: &Lab) -> ExitCode {
-    let result = match (&arguments.command, &arguments.kernel.kernel) {
-        (Some(command), _) => match command {
-            LabCommand::Up(arguments) if arguments.foreground => up_here(arguments),
-            LabCommand::Up(arguments) => up(arguments),
-            LabCommand::Run(arguments) if arguments.command.is_empty() => compare::run(arguments),
-            LabCommand::Run(arguments) => return run_inside(arguments),
-            LabCommand::Send { port, bytes } => carry::send(*port, *bytes).map_err(failed),
-            LabCommand::Take { from } => carry::take(*from).map_err(failed),
-            LabCommand::Down(arguments) => down(arguments),
-            LabCommand::List(format) => list(format.json),
-            LabCommand::Report(arguments) => report(arguments),
-            LabCommand::Show(arguments) => show(&arguments.name),
-            LabCommand::Selftest(arguments) => self_test(arguments.format.json),
-            LabCommand::Inside { exchange } => inside::run(exchange),
-        },
-        (None, Some(names)) => kernel::run(names, &arguments.kernel),
-        (None, None) => Err(Failure(2, "a command is needed, or --kernel; see --help".to_owned())),
+    let result = match &arguments.command {
+        LabCommand::Up(arguments) if arguments.foreground => up_here(arguments),
+        LabCommand::Up(arguments) => up(arguments),
+        LabCommand::Run(arguments) => return run_inside(arguments),
+        LabCommand::Down(arguments) => down(arguments),
+        LabCommand::List(format) => list(format.json),
+        LabCommand::Report(arguments) => report(arguments),
+        LabCommand::Show(arguments) => show(&arguments.name),
+        LabCommand::Selftest(arguments) => self_test(arguments.format.json),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,
@@ -252,30 +211,20 @@ fn say(Failure(code, message): &Failure) -> ExitCode {
 
 /// The description, its own name, and where it is from.
 fn description(of: &str) -> Result<(Description, String, String), Failure> {
-    let (description, _) = description_text(of)?;
-    if named(of).is_some() {
-        return Ok((description, of.to_owned(), of.to_owned()));
+    let wrong =
+        |error: hawser_lab::wan::parse::Invalid| Failure(DESCRIPTION_WRONG, error.to_string());
+    if let Some(named) = named(of) {
+        return Ok((parse(of, named.toml).map_err(wrong)?, of.to_owned(), of.to_owned()));
     }
     let path = Path::new(of);
+    let mut text = String::new();
+    std::fs::File::open(path)
+        .and_then(|file| file.take(FILE_BYTES_MAX).read_to_string(&mut text))
+        .map_err(|error| unread(of, &error))?;
+    let description = parse(of, &text).map_err(wrong)?;
     let name = path.file_stem().map(|stem| stem.to_string_lossy().into_owned());
     let absolute = std::path::absolute(path).map_err(|error| unread(of, &error))?;
     Ok((description, name.unwrap_or_default(), absolute.to_string_lossy().into_owned()))
-}
-
-/// The description, and its text.
-fn description_text(of: &str) -> Result<(Description, String), Failure> {
-    let mut text = String::new();
-    match named(of) {
-        Some(named) => named.toml.clone_into(&mut text),
-        None => {
-            let file = std::fs::File::open(of).map_err(|error| unread(of, &error))?;
-            let read = file.take(FILE_BYTES_MAX).read_to_string(&mut text);
-            read.map_err(|error| unread(of, &error))?;
-        }
-    }
-    let wrong =
-        |error: hawser_lab::wan::parse::Invalid| Failure(DESCRIPTION_WRONG, error.to_string());
-    Ok((parse(of, &text).map_err(wrong)?, text))
 }
 
 fn unread(of: &str, error: &std::io::Error) -> Failure {
@@ -346,7 +295,7 @@ fn text_of(about: &About) -> String {
 }
 
 fn run_inside(arguments: &Run) -> ExitCode {
-    let Run { name, on, report, report_json, accept_unfaithful, command, .. } = arguments;
+    let Run { name, on, report, report_json, accept_unfaithful, command } = arguments;
     let ended = match errand::run(name, on.as_deref(), command) {
         Ok(ended) => ended,
         Err(error) => return say(&error.into()),

@@ -2,12 +2,14 @@
 
 use std::collections::{HashMap, HashSet};
 
+use hawser_link::drive::worker::Role;
+
 use super::Config;
 use super::choice::{AuthType, HandOver, TlsMode};
 use super::database::{ADMIN_DATABASES, ANY_DATABASE};
 use super::document::Places;
 use super::error::{ConfigError, Position};
-use super::link::LinkConfig;
+use super::link::link_of;
 use super::setting::Table;
 
 /// Collects what is wrong with a configuration, and what is only odd.
@@ -266,8 +268,8 @@ impl<'a> Check<'a> {
         let config = self.config;
         let mut near = HashSet::new();
         for (index, (name, entry)) in config.links.iter().enumerate() {
-            match LinkConfig::of(name, entry) {
-                Ok(link) if link.is_near() => drop(near.insert(name.as_str())),
+            match link_of(name, entry) {
+                Ok(link) if matches!(link.role, Role::Near(_)) => drop(near.insert(name.as_str())),
                 Ok(_) => {}
                 Err((setting, message)) => self.error(Table::Link, index, setting, message),
             }

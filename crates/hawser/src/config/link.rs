@@ -4,17 +4,16 @@
 //! * an end dials or accepts, never both: it has `far`, or `listen` and `allow`
 //! * a link needs a key of the other end: without one, no peer could be let in
 
-use std::net::{IpAddr, SocketAddr};
-use std::path::PathBuf;
 use std::time::Duration;
 
 use hawser_link::drive::keys::PublicKey;
 use hawser_link::drive::resolving::{split, with_port};
+pub use hawser_link::drive::worker::Options as LinkConfig;
+use hawser_link::drive::worker::{Far, Near, Options, Role};
 use hawser_link::proto::compression::Compression;
 use hawser_link::proto::session::{PATHS_MAX, Paths};
 
 use super::choice::LinkCompression;
-use super::congestion::Congestion;
 use super::error::Rejected;
 use super::registry::LinkEntry;
 use super::setting::Setting;
@@ -58,99 +57,46 @@ impl From<LinkCompression> for Compression {
     }
 }
 
-/// One end of a link.
-#[derive(Clone, Debug, PartialEq)]
-pub struct LinkConfig {
-    /// Its name.
-    pub name: String,
-    /// The file of this end's key.
-    pub key: PathBuf,
-    /// Keys of the other end.
-    pub peers: Vec<PublicKey>,
-    /// A file of further ones.
-    pub peers_file: Option<PathBuf>,
-    /// For how long streams wait where no path works.
-    pub grace: Duration,
-    /// Congestion control of paths.
-    pub congestion: Congestion,
-    /// Whether this end compresses what it sends.
-    pub compression: Compression,
-    /// Where `hawser link status` asks.
-    pub socket: Option<PathBuf>,
-    /// Which end it is.
-    pub role: LinkRole,
-}
-
-/// Which end of a link.
-#[derive(Clone, Debug, PartialEq)]
-pub enum LinkRole {
-    /// It dials.
-    Near {
-        /// Far ends' `host:port`.
-        far: Vec<String>,
-        /// Addresses to dial from.
-        from: Vec<IpAddr>,
-        /// TCP connections.
-        paths: Paths,
-    },
-    /// It accepts.
-    Far {
-        /// Where near ends connect.
-        listen: Vec<SocketAddr>,
-        /// What may be reached.
-        allow: Vec<String>,
-    },
-}
-
 /// A setting that is wrong, and why.
 pub(super) type Wrong = (&'static str, String);
 
-impl LinkConfig {
-    /// What `entry` comes to.
-    ///
-    /// # Errors
-    /// The first setting that is wrong.
-    pub(super) fn of(name: &str, entry: &LinkEntry) -> Result<Self, Wrong> {
-        let key = entry.key.clone().ok_or(("key", "key: it is required".to_owned()))?;
-        let peers = each("peers", &entry.peers, PublicKey::parse)?;
-        if peers.is_empty() && entry.peers_file.is_none() {
-            let message = "peers: without a key of the other end nobody could be let in";
-            return Err(("peers", message.to_owned()));
-        }
-        let grace = entry.grace;
-        if !(Duration::from_secs(1)..=Duration::from_secs(3600)).contains(&grace) {
-            return Err(("grace", "grace: 1s to 1h is allowed".to_owned()));
-        }
-        let role = match (entry.far.is_empty(), entry.listen.is_empty()) {
-            (false, true) => near(entry)?,
-            (true, false) => far(entry)?,
-            _ => {
-                let message =
-                    "an end that dials has `far`, one that accepts has `listen`: give one";
-                return Err(("far", format!("far: {message}")));
-            }
-        };
-        Ok(Self {
-            name: name.to_owned(),
-            key,
-            peers,
-            peers_file: entry.peers_file.clone(),
-            grace,
-            congestion: entry.congestion,
-            compression: entry.compression.into(),
-            socket: entry.socket.clone(),
-            role,
-        })
+/// The link that `entry` describes.
+///
+/// # Errors
+/// The first setting that is wrong.
+pub(super) fn link_of(name: &str, entry: &LinkEntry) -> Result<Options, Wrong> {
+    let key = entry.key.clone().ok_or(("key", "key: it is required".to_owned()))?;
+    let peers = each("peers", &entry.peers, PublicKey::parse)?;
+    if peers.is_empty() && entry.peers_file.is_none() {
+        let message = "peers: without a key of the other end nobody could be let in";
+        return Err(("peers", message.to_owned()));
     }
-
-    /// Whether it dials.
-    #[must_use]
-    pub fn is_near(&self) -> bool {
-        matches!(self.role, LinkRole::Near { .. })
+    let grace = entry.grace;
+    if !(Duration::from_secs(1)..=Duration::from_secs(3600)).contains(&grace) {
+        return Err(("grace", "grace: 1s to 1h is allowed".to_owned()));
     }
+    let role = match (entry.far.is_empty(), entry.listen.is_empty()) {
+        (false, true) => near(entry)?,
+        (true, false) => far(entry)?,
+        _ => {
+            let message = "an end that dials has `far`, one that accepts has `listen`: give one";
+            return Err(("far", format!("far: {message}")));
+        }
+    };
+    Ok(Options {
+        name: name.to_owned(),
+        key,
+        peers,
+        peers_file: entry.peers_file.clone(),
+        grace,
+        congestion: entry.congestion,
+        compression: entry.compression.into(),
+        socket: entry.socket.clone(),
+        role,
+    })
 }
 
-fn near(entry: &LinkEntry) -> Result<LinkRole, Wrong> {
+fn near(entry: &LinkEntry) -> Result<Role, Wrong> {
     if !entry.allow.is_empty() {
         return Err(("allow", "allow: only an end that accepts has targets".to_owned()));
     }
@@ -162,10 +108,10 @@ fn near(entry: &LinkEntry) -> Result<LinkRole, Wrong> {
     let from = each("from", &entry.from, |text| {
         text.parse().map_err(|_| format!("`{text}` is not an address"))
     })?;
-    Ok(LinkRole::Near { far, from, paths: entry.paths.0 })
+    Ok(Role::Near(Near { to: far, from, paths: entry.paths.0, forwards: Vec::new() }))
 }
 
-fn far(entry: &LinkEntry) -> Result<LinkRole, Wrong> {
+fn far(entry: &LinkEntry) -> Result<Role, Wrong> {
     let listen = each("listen", &entry.listen, |text| {
         text.parse().map_err(|_| format!("`{text}` is not address:port, as in 0.0.0.0:6433"))
     })?;
@@ -176,7 +122,7 @@ fn far(entry: &LinkEntry) -> Result<LinkRole, Wrong> {
     if allow.is_empty() {
         return Err(("allow", "allow: without a target nothing could be reached".to_owned()));
     }
-    Ok(LinkRole::Far { listen, allow })
+    Ok(Role::Far(Far { listen, allow }))
 }
 
 fn each<T>(

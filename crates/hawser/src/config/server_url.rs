@@ -12,7 +12,6 @@
 //! Parameters that concern a client and not a pooler are collected in `ignored`, for
 //! the caller to say.
 
-use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -56,18 +55,22 @@ pub struct ServerUrl {
 }
 
 /// Why a URL was refused. Never holds its password.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ServerUrlError {
     /// It begins with neither `postgres://` nor `postgresql://`.
+    #[error("a server URL begins with postgres://, as in postgres://user:password@host:5432/db")]
     Scheme,
     /// A `%` without two hexadecimal digits, or bytes that are not UTF-8.
+    #[error("the {part} of the server URL is not percent-encoded UTF-8: a % itself is %25")]
     Escape {
         /// The part of the URL.
         part: &'static str,
     },
     /// A host or port that is none.
+    #[error("server URL: {0}")]
     Server(String),
     /// A parameter whose value is not allowed.
+    #[error("{name} of the server URL: allowed is {allowed}")]
     Parameter {
         /// Its name.
         name: &'static str,
@@ -75,33 +78,11 @@ pub enum ServerUrlError {
         allowed: String,
     },
     /// More than 64 hosts, or not as many ports as hosts.
+    #[error(
+        "server URL: there must be one port, or one for each host, and at most {SERVERS_MAX} hosts"
+    )]
     Hosts,
 }
-
-impl fmt::Display for ServerUrlError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Scheme => f.write_str(
-                "a server URL begins with postgres://, as in postgres://user:password@host:5432/db",
-            ),
-            Self::Escape { part } => write!(
-                f,
-                "the {part} of the server URL is not percent-encoded UTF-8: a % itself is %25"
-            ),
-            Self::Server(message) => write!(f, "server URL: {message}"),
-            Self::Parameter { name, allowed } => {
-                write!(f, "{name} of the server URL: allowed is {allowed}")
-            }
-            Self::Hosts => write!(
-                f,
-                "server URL: there must be one port, or one for each host, and at most \
-                 {SERVERS_MAX} hosts"
-            ),
-        }
-    }
-}
-
-impl std::error::Error for ServerUrlError {}
 
 impl ServerUrl {
     /// Parses a URL.
@@ -298,26 +279,24 @@ fn split_hosts(authority: &str) -> Result<Vec<(String, Option<String>)>, ServerU
 }
 
 fn decode(text: &str, part: &'static str) -> Result<String, ServerUrlError> {
-    let malformed = ServerUrlError::Escape { part };
-    let mut bytes = Vec::with_capacity(text.len());
-    let mut rest = text.as_bytes();
-    while let [first, tail @ ..] = rest {
-        rest = tail;
-        if *first != b'%' {
-            bytes.push(*first);
-            continue;
-        }
-        let digit = |byte: u8| char::from(byte).to_digit(16);
-        let [high, low, tail @ ..] = rest else { return Err(malformed) };
-        let (Some(high), Some(low)) = (digit(*high), digit(*low)) else { return Err(malformed) };
-        bytes.push((high * 16 + low) as u8);
-        rest = tail;
-    }
     // No name, password or path can hold a NUL: the protocol ends strings with it.
-    if bytes.contains(&0) {
-        return Err(malformed);
+    let text = percent_decoded(text).filter(|text| !text.contains('\0'));
+    text.ok_or(ServerUrlError::Escape { part })
+}
+
+/// A part of a URL without its escapes; `None`: one is broken, or it is not UTF-8.
+pub(crate) fn percent_decoded(text: &str) -> Option<String> {
+    let mut parts = text.split('%');
+    let mut bytes = parts.next().unwrap_or_default().as_bytes().to_vec();
+    for part in parts {
+        let (digits, rest) = part.split_at_checked(2)?;
+        if !digits.bytes().all(|digit| digit.is_ascii_hexdigit()) {
+            return None;
+        }
+        bytes.push(u8::from_str_radix(digits, 16).ok()?);
+        bytes.extend_from_slice(rest.as_bytes());
     }
-    String::from_utf8(bytes).map_err(|_| malformed)
+    String::from_utf8(bytes).ok()
 }
 
 #[cfg(test)]

@@ -6,8 +6,6 @@
 //!               start failed half-way
 //! # Why root becomes another user  initdb and postgres refuse to run as root
 
-use std::ffi::OsString;
-use std::fmt;
 use std::fs;
 use std::io;
 use std::os::unix::fs::{DirBuilderExt, PermissionsExt, chown};
@@ -32,13 +30,19 @@ const PORT: u16 = 5432;
 const DIRECTORY_BYTES_MAX: usize = 80;
 
 /// Why there is no server.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
 pub enum ClusterError {
     /// No PostgreSQL is installed.
+    #[error(
+        "no PostgreSQL server is installed here (looked for initdb in PG_BIN, PATH, /usr/lib/postgresql, \
+         /usr/pgsql-* and /usr/local): apt-get install postgresql, or dnf install postgresql-server"
+    )]
     NoBinaries,
     /// Root has no other user to run it as.
+    #[error("PostgreSQL does not run as root, and there is none of the users {}", USERS.join(", "))]
     NoUser,
     /// A directory or program of this host.
+    #[error("could not {what}: {source}")]
     System {
         /// What was tried.
         what: String,
@@ -46,39 +50,13 @@ pub enum ClusterError {
         source: io::Error,
     },
     /// One of its programs failed.
+    #[error("{program} failed: {said}")]
     Failed {
         /// Which.
         program: &'static str,
         /// What it said.
         said: String,
     },
-}
-
-impl fmt::Display for ClusterError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::NoBinaries => f.write_str(
-                "no PostgreSQL server is installed here (looked for initdb in PG_BIN, PATH, /usr/lib/postgresql, \
-                 /usr/pgsql-* and /usr/local): apt-get install postgresql, or dnf install postgresql-server",
-            ),
-            Self::NoUser => write!(
-                f,
-                "PostgreSQL does not run as root, and there is none of the users {}",
-                USERS.join(", ")
-            ),
-            Self::System { what, source } => write!(f, "could not {what}: {source}"),
-            Self::Failed { program, said } => write!(f, "{program} failed: {said}"),
-        }
-    }
-}
-
-impl std::error::Error for ClusterError {
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        match self {
-            Self::System { source, .. } => Some(source),
-            _ => None,
-        }
-    }
 }
 
 fn system(what: impl Into<String>) -> impl FnOnce(io::Error) -> ClusterError {
@@ -103,16 +81,6 @@ impl Cluster {
     /// # Errors
     /// See [`ClusterError`]; nothing remains.
     pub fn start(connections: u32) -> Result<Self, ClusterError> {
-        let mut cluster = Self::new()?;
-        cluster.launch(connections, &[])?;
-        Ok(cluster)
-    }
-
-    /// Makes one that does not run yet.
-    ///
-    /// # Errors
-    /// See [`ClusterError`]; nothing remains.
-    pub fn new() -> Result<Self, ClusterError> {
         let binaries = find_binaries().ok_or(ClusterError::NoBinaries)?;
         let account = account()?;
         let directory = make_directory(account.as_ref())?;
@@ -120,6 +88,7 @@ impl Cluster {
         let mut cluster =
             Self { binaries, account, directory, version: String::new(), postmaster: None };
         cluster.initialise()?;
+        cluster.launch(connections)?;
         Ok(cluster)
     }
 
@@ -138,8 +107,7 @@ impl Cluster {
         &self.version
     }
 
-    /// Where its files are.
-    pub fn data(&self) -> PathBuf {
+    fn data(&self) -> PathBuf {
         self.directory.join("data")
     }
 
@@ -147,32 +115,14 @@ impl Cluster {
         self.directory.join("log")
     }
 
-    /// One of PostgreSQL's programs: that of the server's version, or else the one in PATH.
-    pub fn program(&self, name: &str) -> PathBuf {
-        let beside = self.binaries.join(name);
-        if is_program(&beside) { beside } else { PathBuf::from(name) }
-    }
-
-    /// What starts the server in the foreground, for a program that starts it elsewhere. setpriv(1)
-    /// changes its user: the program that starts it may need rights that the server must not have.
-    pub fn words(&self) -> Vec<OsString> {
-        let mut words: Vec<OsString> = Vec::new();
-        if let Some(Account { uid, gid, .. }) = &self.account {
-            let (user, group) = (format!("--reuid={uid}"), format!("--regid={gid}"));
-            words.extend(["setpriv".into(), user.into(), group.into(), "--clear-groups".into()]);
-        }
-        words.extend([self.program("postgres").into(), "-D".into(), self.data().into()]);
-        words
-    }
-
     /// Whether it takes connections, by the last line of its file (src/include/utils/pidfile.h).
-    pub fn is_ready(&self) -> bool {
+    fn is_ready(&self) -> bool {
         let state = fs::read_to_string(self.data().join("postmaster.pid")).unwrap_or_default();
         state.lines().nth(7).is_some_and(|line| line.trim() == "ready")
     }
 
     fn command(&self, program: &str) -> Command {
-        let mut command = Command::new(self.program(program));
+        let mut command = Command::new(self.binaries.join(program));
         if let Some(account) = &self.account {
             // It also drops our supplementary groups.
             command.uid(account.uid).gid(account.gid);
@@ -187,15 +137,7 @@ impl Cluster {
         command
     }
 
-    /// Runs one of its programs to its end.
-    ///
-    /// # Errors
-    /// It could not be run, or failed.
-    pub fn output(
-        &self,
-        program: &'static str,
-        arguments: &[&str],
-    ) -> Result<Output, ClusterError> {
+    fn output(&self, program: &'static str, arguments: &[&str]) -> Result<Output, ClusterError> {
         let output = self
             .command(program)
             .args(arguments)
@@ -232,10 +174,7 @@ impl Cluster {
     }
 
     /// Starts it, on its unix socket alone.
-    ///
-    /// # Errors
-    /// See [`ClusterError`].
-    pub fn launch(&mut self, connections: u32, more: &[&str]) -> Result<(), ClusterError> {
+    fn launch(&mut self, connections: u32) -> Result<(), ClusterError> {
         let log = fs::File::create(self.log()).map_err(system("make the server's log"))?;
         let settings = [
             "listen_addresses=".to_owned(),
@@ -249,7 +188,7 @@ impl Cluster {
         ];
         let mut command = self.command("postgres");
         command.arg("-D").arg(self.data());
-        for setting in settings.iter().map(String::as_str).chain(more.iter().copied()) {
+        for setting in settings {
             command.arg("-c").arg(setting);
         }
         let out = log.try_clone().map_err(system("make the server's log"))?;
@@ -272,33 +211,21 @@ impl Cluster {
             std::thread::sleep(Duration::from_millis(20));
         }
     }
-
-    /// Ends it, also if another program started it: `fast` writes a checkpoint, `immediate` does
-    /// not.
-    ///
-    /// # Errors
-    /// It does not run, or not as this one.
-    pub fn end(&self, mode: &str) -> Result<(), ClusterError> {
-        let data = self.data().display().to_string();
-        let wait = STOP_WAIT.as_secs().to_string();
-        let stop = ["stop", "--pgdata", &data, "--mode", mode, "--timeout", &wait, "--silent"];
-        self.output("pg_ctl", &stop).map(drop)
-    }
-
-    /// Ends what [`Cluster::launch`] has started.
-    pub fn stop(&mut self, mode: &str) {
-        let Some(mut child) = self.postmaster.take() else { return };
-        if self.end(mode).is_err() {
-            // Its children see it go, and end.
-            let _ = child.kill();
-        }
-        let _ = child.wait();
-    }
 }
 
 impl Drop for Cluster {
     fn drop(&mut self) {
-        self.stop("immediate");
+        if let Some(mut child) = self.postmaster.take() {
+            let data = self.data().display().to_string();
+            let wait = STOP_WAIT.as_secs().to_string();
+            let stop =
+                ["stop", "--pgdata", &data, "--mode", "immediate", "--timeout", &wait, "--silent"];
+            if self.output("pg_ctl", &stop).is_err() {
+                // Its children see it go, and end.
+                let _ = child.kill();
+            }
+            let _ = child.wait();
+        }
         if let Err(error) = fs::remove_dir_all(&self.directory) {
             let directory = self.directory.display();
             eprintln!("hawser: could not remove {directory}: {error}");

@@ -5,20 +5,20 @@
 //! # Limits      trusts, and knows just enough of the protocol for this; it shares the processor with
 //!               what it measures: for figures there is `make bench`
 
-use std::io;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use hawser_pooler::wire::error::field;
-use hawser_pooler::wire::frame::{self, Framed};
-use hawser_pooler::wire::{backend, build, frontend};
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use hawser_pooler::wire::build;
+use hawser_pooler::wire::startup::{ProtocolVersion, write_startup};
 use tokio::net::TcpStream;
 use tokio::task::JoinHandle;
 
+use crate::dial::talk::{Talk, TalkError};
+use crate::lock::locked;
 use crate::process::random_u64;
+use crate::socket::stream::Stream;
 
 /// Rows of the table.
 const ROWS: u64 = 10_000;
@@ -26,8 +26,6 @@ const ROWS: u64 = 10_000;
 const UPDATE_EVERY: u64 = 10;
 /// Pause after an error, before a client connects again.
 const ERROR_PAUSE: Duration = Duration::from_millis(200);
-/// A message of a server that answers such queries is never longer.
-const MESSAGE_BYTES_MAX: usize = 1 << 20;
 
 /// Classes for each doubling of time.
 const FINE: usize = 8;
@@ -113,10 +111,10 @@ impl Load {
     ///
     /// # Errors
     /// The table could not be made.
-    pub async fn start(address: SocketAddr, clients: u32) -> io::Result<Self> {
+    pub async fn start(address: SocketAddr, clients: u32) -> Result<Self, TalkError> {
         let mut first = Client::connect(address).await?;
-        first.simple(PREPARE).await?;
-        first.simple(FILL).await?;
+        first.talk.query(PREPARE).await?;
+        first.talk.query(FILL).await?;
         let shared = Arc::new(Shared {
             classes: (0..FINE * COARSE).map(|_| AtomicU64::new(0)).collect(),
             connected: AtomicUsize::new(0),
@@ -147,7 +145,7 @@ impl Load {
 
     /// The first of them.
     pub fn first_error(&self) -> Option<String> {
-        self.shared.first_error.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        locked(&self.shared.first_error).clone()
     }
 }
 
@@ -169,13 +167,13 @@ async fn work_on(address: SocketAddr, shared: Arc<Shared>) {
             counted = true;
             client.work(&shared).await
         };
-        let result: io::Result<()> = result.await;
+        let result: Result<(), TalkError> = result.await;
         if counted {
             shared.connected.fetch_sub(1, Ordering::Relaxed);
         }
         if let Err(error) = result {
             shared.errors.fetch_add(1, Ordering::Relaxed);
-            let mut first = shared.first_error.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut first = locked(&shared.first_error);
             first.get_or_insert_with(|| error.to_string());
         }
         tokio::time::sleep(ERROR_PAUSE).await;
@@ -183,41 +181,40 @@ async fn work_on(address: SocketAddr, shared: Arc<Shared>) {
 }
 
 struct Client {
-    stream: TcpStream,
-    input: Vec<u8>,
-    output: Vec<u8>,
+    talk: Talk,
     /// State of a generator of numbers: any will do here (xorshift64, Marsaglia 2003).
     random: u64,
 }
 
 impl Client {
-    async fn connect(address: SocketAddr) -> io::Result<Self> {
+    async fn connect(address: SocketAddr) -> Result<Self, TalkError> {
         let stream = TcpStream::connect(address).await?;
         stream.set_nodelay(true)?;
-        let random = random_u64() | 1;
-        let mut client = Self { stream, input: Vec::new(), output: Vec::new(), random };
-        let mut startup = vec![0, 0, 0, 0, 0, 3, 0, 0];
-        for text in ["user", "demo", "database", "demo", "application_name", "hawser demo"] {
-            build::string(&mut startup, text.as_bytes());
-        }
-        startup.push(0);
-        let length = u32::try_from(startup.len()).unwrap_or(u32::MAX);
-        startup[..4].copy_from_slice(&length.to_be_bytes());
-        client.output = startup;
+        let mut talk = Talk::new(Stream::Plain(stream.into()));
+        let names = [("user", "demo"), ("database", "demo"), ("application_name", "hawser demo")];
+        let parameters = names.map(|(name, value)| (name.as_bytes(), value.as_bytes()));
+        write_startup(talk.out(), ProtocolVersion::V3_0, parameters);
+        let mut client = Self { talk, random: random_u64() | 1 };
         client.round_trip().await?;
         Ok(client)
     }
 
-    async fn simple(&mut self, text: &str) -> io::Result<()> {
-        build::query(&mut self.output, text.as_bytes());
+    async fn prepare(&mut self) -> Result<(), TalkError> {
+        let out = self.talk.out();
+        build::parse(out, b"select", SELECT);
+        build::parse(out, b"update", UPDATE);
+        self.synchronise().await
+    }
+
+    async fn synchronise(&mut self) -> Result<(), TalkError> {
+        self.talk.out().extend_from_slice(&build::SYNC);
         self.round_trip().await
     }
 
-    async fn prepare(&mut self) -> io::Result<()> {
-        build::parse(&mut self.output, b"select", SELECT);
-        build::parse(&mut self.output, b"update", UPDATE);
-        self.output.extend_from_slice(&build::SYNC);
-        self.round_trip().await
+    /// Sends what is collected, and reads up to ReadyForQuery.
+    async fn round_trip(&mut self) -> Result<(), TalkError> {
+        self.talk.send().await?;
+        self.talk.end().await?.into_answer().map(drop)
     }
 
     fn next_random(&mut self) -> u64 {
@@ -227,69 +224,21 @@ impl Client {
         self.random
     }
 
-    async fn work(&mut self, shared: &Shared) -> io::Result<()> {
+    async fn work(&mut self, shared: &Shared) -> Result<(), TalkError> {
         while !shared.ending.load(Ordering::Relaxed) {
             let random = self.next_random();
             let statement: &[u8] =
                 if random.is_multiple_of(UPDATE_EVERY) { b"update" } else { b"select" };
             let id = (random >> 8) % ROWS + 1;
             let text = id.to_string();
-            build::message(&mut self.output, frontend::BIND, |out| {
-                build::string(out, b"");
-                build::string(out, statement);
-                // Formats: all text; one parameter.
-                out.extend_from_slice(&[0, 0, 0, 1]);
-                out.extend_from_slice(&(text.len() as u32).to_be_bytes());
-                out.extend_from_slice(text.as_bytes());
-                out.extend_from_slice(&[0, 0]);
-            });
-            build::execute(&mut self.output, b"");
-            self.output.extend_from_slice(&build::SYNC);
+            build::bind_texts(self.talk.out(), statement, std::iter::once(Some(text.as_bytes())));
+            build::execute(self.talk.out(), b"");
             let began = Instant::now();
-            self.round_trip().await?;
+            self.synchronise().await?;
             let micros = u64::try_from(began.elapsed().as_micros()).unwrap_or(u64::MAX);
             shared.classes[class_of(micros)].fetch_add(1, Ordering::Relaxed);
         }
         Ok(())
-    }
-
-    /// Sends what is collected, and reads up to ReadyForQuery.
-    async fn round_trip(&mut self) -> io::Result<()> {
-        self.stream.write_all(&self.output).await?;
-        self.output.clear();
-        let mut failed = None;
-        loop {
-            match frame::header(&self.input) {
-                Framed::Header(header) if header.body > MESSAGE_BYTES_MAX => {
-                    return Err(io::ErrorKind::InvalidData.into());
-                }
-                Framed::Header(header) if self.input.len() >= header.total() => {
-                    let body = &self.input[frame::HEADER_BYTES..header.total()];
-                    let kind = header.kind;
-                    match kind {
-                        backend::ERROR => {
-                            let said = field(body, b'M').unwrap_or_default();
-                            let said = String::from_utf8_lossy(said).into_owned();
-                            failed.get_or_insert_with(|| io::Error::other(said));
-                        }
-                        backend::AUTHENTICATION if body != [0; 4] => {
-                            return Err(io::Error::other("a proof is asked for"));
-                        }
-                        _ => {}
-                    }
-                    self.input.drain(..header.total());
-                    if kind == backend::READY_FOR_QUERY {
-                        return failed.map_or(Ok(()), Err);
-                    }
-                    continue;
-                }
-                Framed::BadLength { .. } => return Err(io::ErrorKind::InvalidData.into()),
-                Framed::Header(_) | Framed::Short => {}
-            }
-            if self.stream.read_buf(&mut self.input).await? == 0 {
-                return Err(failed.unwrap_or_else(|| io::ErrorKind::UnexpectedEof.into()));
-            }
-        }
     }
 }
 

@@ -59,35 +59,23 @@ pub enum Place {
 }
 
 /// Why there is no password.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
 pub enum PasswordError {
     /// The file cannot be read.
+    #[error("password_file \"{0}\": {1}")]
     File(PathBuf, io::Error),
     /// The command cannot be run.
+    #[error("password_command \"{0}\": {1}")]
     Run(String, io::Error),
     /// It has failed with this output, which only the log gets.
+    #[error("password_command \"{0}\" ended with {1}")]
     Status(String, std::process::ExitStatus, String),
     /// It took longer than `server_connect_timeout`.
+    #[error("\"{name}\" gave no password within {} s", .1.as_secs_f32(), name = .0)]
     Timeout(String, Duration),
     /// It is empty, too long, or not text.
+    #[error("\"{0}\" gives no password: one line of text")]
     NoPassword(String),
-}
-
-impl fmt::Display for PasswordError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::File(path, error) => write!(f, "password_file \"{}\": {error}", path.display()),
-            Self::Run(name, error) => write!(f, "password_command \"{name}\": {error}"),
-            Self::Status(name, status, _) => {
-                write!(f, "password_command \"{name}\" ended with {status}")
-            }
-            Self::Timeout(name, after) => {
-                let seconds = after.as_secs_f32();
-                write!(f, "\"{name}\" gave no password within {seconds} s")
-            }
-            Self::NoPassword(name) => write!(f, "\"{name}\" gives no password: one line of text"),
-        }
-    }
 }
 
 /// The last password of a source.

@@ -10,7 +10,6 @@
 //! ```
 //! The first that holds. Looks are [`standing`](super::standing)'s; attempts are those for clients.
 
-use std::fmt;
 use std::time::Duration;
 
 use super::standing::{Look, Looks, Standing, Unfit, Wants, unfit};
@@ -103,14 +102,13 @@ impl ServerRole {
             Self::Standby { lag } => lag,
         }
     }
-}
 
-impl fmt::Display for ServerRole {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
+    /// `primary` or `standby`.
+    pub fn name(self) -> &'static str {
+        match self {
             Self::Primary => "primary",
             Self::Standby { .. } => "standby",
-        })
+        }
     }
 }
 

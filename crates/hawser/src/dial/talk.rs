@@ -7,13 +7,12 @@
 //!   [`Talk::expect_much`]
 //! * after an error other than the server's own ErrorResponse the connection is of no more use
 
-use std::fmt;
 use std::io;
 
 use hawser_pooler::wire::error::{ClientError, Severity, SqlState, field};
 use hawser_pooler::wire::frame::{self, Framed, HEADER_BYTES, take_string, take_u16, take_u32};
 use hawser_pooler::wire::startup::Pair;
-use hawser_pooler::wire::{TransactionStatus, backend, build, frontend};
+use hawser_pooler::wire::{TransactionStatus, backend, build};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use crate::socket::stream::Stream;
@@ -31,36 +30,20 @@ const READ_BYTES: usize = 4096;
 const TAKEN_BYTES_MAX: usize = 64 * 1024;
 
 /// Why a conversation ended, or a question has no answer.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
 pub enum TalkError {
     /// The connection broke.
+    #[error("{0}")]
     Io(io::Error),
     /// The server closed it.
+    #[error("server closed the connection unexpectedly")]
     Closed,
     /// The server broke the protocol, in this way.
+    #[error("the server broke the protocol: {0}")]
     Protocol(String),
     /// The server's ErrorResponse. After one to a query the conversation continues.
+    #[error("{} ({})", .0.message, .0.code.as_str())]
     Server(Box<ClientError>),
-}
-
-impl fmt::Display for TalkError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Io(error) => error.fmt(f),
-            Self::Closed => f.write_str("server closed the connection unexpectedly"),
-            Self::Protocol(what) => write!(f, "the server broke the protocol: {what}"),
-            Self::Server(error) => write!(f, "{} ({})", error.message, error.code.as_str()),
-        }
-    }
-}
-
-impl std::error::Error for TalkError {
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        match self {
-            Self::Io(error) => Some(error),
-            _ => None,
-        }
-    }
 }
 
 impl From<io::Error> for TalkError {
@@ -254,25 +237,18 @@ impl Talk {
         let mut text = sql.as_bytes().to_vec();
         text.extend_from_slice(&[0, 0, 0]); // NUL; no parameter types
         build::parse(out, b"", &text);
-        build::message(out, frontend::BIND, |out| {
-            build::string(out, b"");
-            build::string(out, b"");
-            out.extend_from_slice(&[0, 0]);
-            out.extend_from_slice(&u16::try_from(values.len()).unwrap_or(u16::MAX).to_be_bytes());
-            for value in values {
-                let length = u32::try_from(value.len()).unwrap_or(u32::MAX);
-                out.extend_from_slice(&length.to_be_bytes());
-                out.extend_from_slice(value);
-            }
-            out.extend_from_slice(&[0, 0]);
-        });
+        build::bind_texts(out, b"", values.iter().map(|value| Some(*value)));
         build::execute(out, b"");
         out.extend_from_slice(&build::SYNC);
         self.send().await?;
         self.end().await?.into_answer()
     }
 
-    async fn end(&mut self) -> Result<Ended, TalkError> {
+    /// Reads what the server answers, up to ReadyForQuery.
+    ///
+    /// # Errors
+    /// The conversation is over.
+    pub async fn end(&mut self) -> Result<Ended, TalkError> {
         let mut answer = Answer::default();
         let mut error = None;
         loop {

@@ -15,19 +15,28 @@ pub struct ImportError {
 }
 
 /// See [`ImportError`].
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Reason {
     /// Neither a section, nor `key = value`, nor a comment.
+    #[error("expected [section], key = value, or a comment")]
     Syntax,
     /// A key before any section.
+    #[error("a key before any [section]")]
     OutsideOfSections,
     /// A section that PgBouncer does not have.
+    #[error(
+        "unknown section [{0}]: allowed is [databases], [users], [peers], [pgbouncer], and [hawser] for \
+         settings of Hawser's own"
+    )]
     UnknownSection(String),
     /// A key that PgBouncer does not have.
+    #[error("PgBouncer has no setting `{0}`")]
     UnknownKey(String),
     /// A connection string or the settings of a user that PgBouncer would refuse.
+    #[error("the settings of `{0}` are not key=value with spaces between, or a key is unknown")]
     Pairs(String),
     /// A value that is none of what its key takes.
+    #[error("{key}: {message}")]
     Value {
         /// The key.
         key: String,
@@ -35,18 +44,32 @@ pub enum Reason {
         message: String,
     },
     /// A key of `[hawser]` that is no setting of ours that stands alone: the message.
+    #[error("[hawser]: {0}")]
     UnknownOwn(String),
     /// A second `[pgbouncer]`, which sets these keys of the first back to PgBouncer's defaults.
+    #[error(
+        "a second [pgbouncer] sets what is before it back to PgBouncer's defaults: {}. Remove this \
+         [pgbouncer], so that they hold, or them",
+        .0.join(", ")
+    )]
     SetBack(Vec<String>),
     /// There is no `[pgbouncer]`: the file may be half of one.
+    #[error("there is no [pgbouncer] section")]
     NoMainSection,
     /// The same of a value that ends in what may be meant as a comment.
+    #[error(
+        "{0}. PgBouncer takes what looks like a comment at the end of the line as part of the value: put it on \
+         a line of its own"
+    )]
     WithComment(Box<Reason>),
     /// Bytes that are no UTF-8.
+    #[error("it is not UTF-8: save the file as UTF-8")]
     NotUtf8,
     /// A NUL byte.
+    #[error("a NUL byte, after which PgBouncer reads nothing: save the file as UTF-8 text")]
     Nul,
     /// A file of `%include` could not be read.
+    #[error("%include {file}: {error}")]
     Include {
         /// Its name.
         file: String,
@@ -54,8 +77,10 @@ pub enum Reason {
         error: String,
     },
     /// Files that include each other.
+    #[error("%include nested too deep")]
     IncludedTooDeep,
     /// The file itself could not be read.
+    #[error("cannot be read: {0}")]
     Unreadable(String),
 }
 
@@ -77,48 +102,6 @@ impl fmt::Display for ImportError {
             (None, line) => write!(f, "line {line}: ")?,
         }
         self.reason.fmt(f)
-    }
-}
-
-impl fmt::Display for Reason {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Reason::Syntax => f.write_str("expected [section], key = value, or a comment"),
-            Reason::OutsideOfSections => f.write_str("a key before any [section]"),
-            Reason::UnknownSection(name) => write!(
-                f,
-                "unknown section [{name}]: allowed is [databases], [users], [peers], [pgbouncer], and \
-                 [hawser] for settings of Hawser's own"
-            ),
-            Reason::UnknownKey(name) => write!(f, "PgBouncer has no setting `{name}`"),
-            Reason::Pairs(name) => {
-                write!(
-                    f,
-                    "the settings of `{name}` are not key=value with spaces between, or a key is unknown"
-                )
-            }
-            Reason::Value { key, message } => write!(f, "{key}: {message}"),
-            Reason::UnknownOwn(message) => write!(f, "[hawser]: {message}"),
-            Reason::SetBack(keys) => write!(
-                f,
-                "a second [pgbouncer] sets what is before it back to PgBouncer's defaults: {}. Remove \
-                 this [pgbouncer], so that they hold, or them",
-                keys.join(", ")
-            ),
-            Reason::NoMainSection => f.write_str("there is no [pgbouncer] section"),
-            Reason::WithComment(reason) => write!(
-                f,
-                "{reason}. PgBouncer takes what looks like a comment at the end of the line as part of \
-                 the value: put it on a line of its own"
-            ),
-            Reason::NotUtf8 => f.write_str("it is not UTF-8: save the file as UTF-8"),
-            Reason::Nul => f.write_str(
-                "a NUL byte, after which PgBouncer reads nothing: save the file as UTF-8 text",
-            ),
-            Reason::Include { file, error } => write!(f, "%include {file}: {error}"),
-            Reason::IncludedTooDeep => f.write_str("%include nested too deep"),
-            Reason::Unreadable(error) => write!(f, "cannot be read: {error}"),
-        }
     }
 }
 

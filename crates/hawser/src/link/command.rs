@@ -240,11 +240,10 @@ fn top(arguments: &Top) -> ExitCode {
 }
 
 impl Common {
-    fn options(self, name: &str, role: Role) -> Result<Options, String> {
-        let key = Key::load(&self.key).map_err(|error| error.to_string())?;
-        Ok(Options {
+    fn options(self, name: &str, role: Role) -> Options {
+        Options {
             name: name.to_owned(),
-            key,
+            key: self.key,
             peers: self.peer,
             peers_file: self.peers,
             grace: self.grace,
@@ -252,13 +251,13 @@ impl Common {
             compression: self.compression,
             socket: self.socket,
             role,
-        })
+        }
     }
 }
 
 fn accept(arguments: Accept) -> Result<(), String> {
     let role = Role::Far(Far { listen: arguments.listen, allow: arguments.allow });
-    run(arguments.common.options("accept", role)?)
+    run(arguments.common.options("accept", role))
 }
 
 fn dial(arguments: Dial) -> Result<(), String> {
@@ -269,7 +268,7 @@ fn dial(arguments: Dial) -> Result<(), String> {
     let pairs = listen.into_iter().zip(to);
     let forwards = pairs.map(|(listen, target)| Forward { listen, target }).collect();
     let role = Role::Near(Near { to: far, from, paths, forwards });
-    run(common.options("dial", role)?)
+    run(common.options("dial", role))
 }
 
 fn run(options: Options) -> Result<(), String> {

@@ -21,10 +21,10 @@ use std::thread::JoinHandle;
 use hawser_link::drive::control::{Control, Order};
 use hawser_link::drive::keys::Key;
 use hawser_link::drive::report::Report;
-use hawser_link::drive::worker::{Far, Near, Options, Role, Within, Worker, peers_of};
+use hawser_link::drive::worker::{Within, Worker, peers_of};
 use tracing::{error, info};
 
-use crate::config::{LinkConfig, LinkRole};
+use crate::config::LinkConfig;
 
 /// The ends of links of this process.
 #[derive(Clone, Debug, Default)]
@@ -40,7 +40,7 @@ struct Running {
 impl Running {
     fn start(config: &LinkConfig) -> Result<Self, String> {
         let of = |message: String| format!("[link.{}]: {message}", config.name);
-        let worker = Worker::open(options(config).map_err(of)?, Within::Serve).map_err(of)?;
+        let worker = Worker::open(config.clone(), Within::Serve).map_err(of)?;
         for address in worker.addresses() {
             info!(link = config.name, %address, "a link listens");
         }
@@ -67,27 +67,6 @@ impl Running {
         let (peers, peers_file) = (config.peers.clone(), config.peers_file.clone());
         LinkConfig { peers, peers_file, ..self.config.clone() } == *config
     }
-}
-
-fn options(config: &LinkConfig) -> Result<Options, String> {
-    let key = Key::load(&config.key).map_err(|error| error.to_string())?;
-    let role = match config.role.clone() {
-        LinkRole::Near { far, from, paths } => {
-            Role::Near(Near { to: far, from, paths, forwards: Vec::new() })
-        }
-        LinkRole::Far { listen, allow } => Role::Far(Far { listen, allow }),
-    };
-    Ok(Options {
-        name: config.name.clone(),
-        key,
-        peers: config.peers.clone(),
-        peers_file: config.peers_file.clone(),
-        grace: config.grace,
-        congestion: config.congestion,
-        compression: config.compression,
-        socket: config.socket.clone(),
-        role,
-    })
 }
 
 /// What is wrong with the files that `config` names.

@@ -14,7 +14,6 @@
 //! * a process that a successor has replaced accepts nothing
 //! * a unix socket's file has its mode and owner before the first client can connect
 
-use std::fmt;
 use std::future::Future;
 use std::io;
 use std::net::{SocketAddr, TcpListener};
@@ -75,9 +74,10 @@ const LOOKS_AT_FIRST: [Duration; 3] =
 const DEFER_ACCEPT: Duration = Duration::from_secs(1);
 
 /// Why a socket cannot be listened on.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
 pub enum ListenError {
     /// A system call failed.
+    #[error("could not listen on {address}: {source}")]
     Bind {
         /// The address.
         address: String,
@@ -85,30 +85,11 @@ pub enum ListenError {
         source: io::Error,
     },
     /// Another process listens on the unix socket, or the file is no socket.
+    #[error("\"{0}\" is in use by another process, or is no socket")]
     Taken(PathBuf),
     /// The owner of unix sockets is no user of this host.
+    #[error("there is no user \"{0}\" on this host")]
     NoUser(String),
-}
-
-impl fmt::Display for ListenError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Bind { address, source } => write!(f, "could not listen on {address}: {source}"),
-            Self::Taken(path) => {
-                write!(f, "\"{}\" is in use by another process, or is no socket", path.display())
-            }
-            Self::NoUser(name) => write!(f, "there is no user \"{name}\" on this host"),
-        }
-    }
-}
-
-impl std::error::Error for ListenError {
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        match self {
-            Self::Bind { source, .. } => Some(source),
-            _ => None,
-        }
-    }
 }
 
 /// A listening socket.

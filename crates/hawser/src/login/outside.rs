@@ -131,8 +131,7 @@ impl Proving<'_> {
         send(self.stream, &message::sasl_continue(&oauth.error_status())).await?;
         let last = self.receive(PASSWORD_MESSAGE_LENGTH_MAX).await?;
         if last != ACKNOWLEDGED {
-            let detail = "Client did not send a kvsep response.";
-            return Err(malformed_bearer(BearerError::Malformed(detail)));
+            return Err(malformed_bearer(BearerError::Malformed));
         }
         self.refuse(rule, reason)
     }

@@ -11,7 +11,6 @@
 //! # Limits
 //! Rows are of the moment of their page: a client that comes or leaves meanwhile is there or is not.
 
-use std::fmt;
 use std::time::Duration;
 
 use hawser_pooler::ids::LoopId;
@@ -26,16 +25,9 @@ use super::Loops;
 const PAGE_WAIT: Duration = Duration::from_secs(5);
 
 /// A loop has not answered.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("event loop {0} does not answer")]
 pub struct LoopSilent(LoopId);
-
-impl fmt::Display for LoopSilent {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "event loop {} does not answer", self.0)
-    }
-}
-
-impl std::error::Error for LoopSilent {}
 
 impl From<LoopSilent> for ClientError {
     fn from(silent: LoopSilent) -> Self {

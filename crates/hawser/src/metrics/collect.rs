@@ -9,19 +9,21 @@ use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::UNIX_EPOCH;
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use hawser_multipath::mptcp::keeper::Standing;
 use hawser_pooler::lending::{HISTOGRAM_BOUNDS_US, Histogram};
 use prometheus_client::collector::Collector;
-use prometheus_client::encoding::{DescriptorEncoder, NoLabelSet};
+use prometheus_client::encoding::{
+    DescriptorEncoder, EncodeCounterValue, EncodeGaugeValue, NoLabelSet,
+};
 use prometheus_client::metrics::MetricType;
 use prometheus_client::registry::Unit;
 
 use super::process::ProcessFigures;
 use crate::admin::pooler::{PoolEntry, Pooler};
 use crate::bypass::usage::BypassUsage;
-use crate::dial::server_row::{ServerRole, ServerRow, ServerState};
+use crate::dial::server_row::{ServerRow, ServerState};
 use crate::limits::shared::{SharedLimit, State};
 use crate::loops::Pool;
 use crate::spans::Spans;
@@ -47,15 +49,13 @@ impl fmt::Debug for Collect {
 }
 
 /// A histogram over all loops and pools of a series.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Default)]
 struct Classes {
     counts: [u64; CLASSES],
     sum_us: u64,
 }
 
 impl Classes {
-    const EMPTY: Self = Self { counts: [0; CLASSES], sum_us: 0 };
-
     fn add(&mut self, histogram: &Histogram) {
         for (sum, count) in self.counts.iter_mut().zip(histogram.classes()) {
             *sum += count;
@@ -64,6 +64,7 @@ impl Classes {
     }
 }
 
+#[derive(Default)]
 struct Series {
     totals: Totals,
     wait: Classes,
@@ -91,45 +92,6 @@ struct Series {
 }
 
 impl Series {
-    const EMPTY: Self = Self {
-        totals: Totals {
-            assignments: 0,
-            transactions: 0,
-            queries: 0,
-            received: 0,
-            sent: 0,
-            transaction_us: 0,
-            query_us: 0,
-            wait_us: 0,
-            client_parses: 0,
-            server_parses: 0,
-            binds: 0,
-            logins: 0,
-        },
-        wait: Classes::EMPTY,
-        query: Classes::EMPTY,
-        transaction: Classes::EMPTY,
-        clients: 0,
-        waiting: 0,
-        lent: 0,
-        idle: 0,
-        opening: 0,
-        parked: 0,
-        pinned: 0,
-        exact: 0,
-        settings_mismatches: 0,
-        crossings: 0,
-        inside: 0,
-        listening: 0,
-        channels: 0,
-        heard: 0,
-        notified: 0,
-        size: 0,
-        is_before_pooler: false,
-        paused: false,
-        oldest_wait_us: 0,
-    };
-
     fn add(&mut self, entry: &PoolEntry, pooler: &dyn Pooler) {
         let pool: &Pool = &entry.pool;
         self.totals = self.totals.plus(Totals::of(&pool.stats));
@@ -172,7 +134,7 @@ impl Collector for Collect {
         let mut series = BySeries::new();
         for entry in pooler.pools() {
             let key = (entry.pool.database.clone(), entry.pool.user.clone());
-            series.entry(key).or_insert(Series::EMPTY).add(&entry, pooler);
+            series.entry(key).or_default().add(&entry, pooler);
         }
         connections(&mut encoder, &series)?;
         counters(&mut encoder, &series)?;
@@ -181,10 +143,10 @@ impl Collector for Collect {
         if let Some(pins) = pins {
             let help = "Clients that keep their server connection between transactions, by reason";
             let values = pins.iter().map(|(reason, (count, _))| ([("reason", *reason)], *count));
-            gauges(&mut encoder, "pinned_clients", help, values)?;
+            gauges(&mut encoder, "pinned_clients", help, None, values)?;
             let help = "For how long a client has kept its server connection at most, by reason";
             let values = pins.iter().map(|(reason, (_, age))| ([("reason", *reason)], *age));
-            gauges(&mut encoder, "oldest_pin_seconds", help, values)?;
+            gauges(&mut encoder, "oldest_pin_seconds", help, None, values)?;
         }
         standings(&mut encoder, pooler)?;
         sharing(&mut encoder, pooler)?;
@@ -194,15 +156,15 @@ impl Collector for Collect {
 }
 
 /// A family of gauges.
-pub(super) fn gauges<'a, const N: usize>(
+pub(super) fn gauges<'a, V: EncodeGaugeValue, const N: usize>(
     encoder: &mut DescriptorEncoder<'_>,
     name: &str,
     help: &str,
-    values: impl IntoIterator<Item = ([(&'static str, &'a str); N], u64)>,
+    unit: Option<&Unit>,
+    values: impl IntoIterator<Item = ([(&'static str, &'a str); N], V)>,
 ) -> fmt::Result {
-    let mut family = encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;
+    let mut family = encoder.encode_descriptor(name, help, unit, MetricType::Gauge)?;
     for (labels, value) in values {
-        let value = i64::try_from(value).unwrap_or(i64::MAX);
         if N == 0 {
             family.encode_gauge(&value)?;
         } else {
@@ -213,12 +175,12 @@ pub(super) fn gauges<'a, const N: usize>(
 }
 
 /// A family of counters.
-pub(super) fn counts<'a, const N: usize>(
+pub(super) fn counts<'a, V: EncodeCounterValue, const N: usize>(
     encoder: &mut DescriptorEncoder<'_>,
     name: &str,
     help: &str,
     unit: Option<&Unit>,
-    values: impl IntoIterator<Item = ([(&'static str, &'a str); N], u64)>,
+    values: impl IntoIterator<Item = ([(&'static str, &'a str); N], V)>,
 ) -> fmt::Result {
     let mut family = encoder.encode_descriptor(name, help, unit, MetricType::Counter)?;
     for (labels, value) in values {
@@ -246,7 +208,13 @@ fn connections(encoder: &mut DescriptorEncoder<'_>, series: &BySeries) -> fmt::R
         [("active", busy), ("waiting", series.waiting), ("idle", idle)]
             .map(|(state, count)| (with_state(key, state), count))
     });
-    gauges(encoder, "clients", "Clients that have logged in, by what they are doing", clients)?;
+    gauges(
+        encoder,
+        "clients",
+        "Clients that have logged in, by what they are doing",
+        None,
+        clients,
+    )?;
     let servers = series.iter().flat_map(|(key, series)| {
         let active = series.lent.saturating_sub(series.parked);
         [
@@ -260,69 +228,62 @@ fn connections(encoder: &mut DescriptorEncoder<'_>, series: &BySeries) -> fmt::R
     });
     let help = "Server connections, by what they are doing; parked is idle in a transaction while \
                 others wait; listening is beside the pool's size";
-    gauges(encoder, "servers", help, servers)?;
-    let help = "Server connections that clients keep between transactions";
-    let pinned = series.iter().map(|(key, series)| (labels(key), series.pinned));
-    gauges(encoder, "pinned_servers", help, pinned)?;
-    let help =
-        "Server connections whose server tells exactly what their sessions hold (the extension)";
-    let exact = series.iter().map(|(key, series)| (labels(key), series.exact));
-    gauges(encoder, "exact_servers", help, exact)?;
-    let help = "Whether the server was found to be another pooler, which may mix clients' sessions";
-    let before = series.iter().map(|(key, series)| (labels(key), series.is_before_pooler.into()));
-    gauges(encoder, "server_is_pooler", help, before)?;
-    let help = "Channels on which a connection listens for clients";
-    let channels = series.iter().map(|(key, series)| (labels(key), series.channels));
-    gauges(encoder, "listened_channels", help, channels)?;
-    let size = series.iter().map(|(key, series)| (labels(key), series.size));
-    gauges(encoder, "pool_size", "Server connections that may be at work", size)?;
-    let paused = series.iter().map(|(key, series)| (labels(key), series.paused.into()));
-    gauges(encoder, "pool_paused", "1 where PAUSE or KILL is in force", paused)?;
-    let mut family = encoder.encode_descriptor(
-        "oldest_wait",
-        "How long the client has waited that has waited longest",
-        Some(&Unit::Seconds),
-        MetricType::Gauge,
-    )?;
-    for (key, series) in series {
-        let seconds = series.oldest_wait_us as f64 / MICROSECONDS;
-        family.encode_family(&labels(key))?.encode_gauge(&seconds)?;
+    gauges(encoder, "servers", help, None, servers)?;
+    type Read = fn(&Series) -> u64;
+    let all: [(&str, &str, Read); 6] = [
+        ("pinned_servers", "Server connections that clients keep between transactions", |s| {
+            s.pinned
+        }),
+        (
+            "exact_servers",
+            "Server connections whose server tells exactly what their sessions hold (the extension)",
+            |s| s.exact,
+        ),
+        (
+            "server_is_pooler",
+            "Whether the server was found to be another pooler, which may mix clients' sessions",
+            |s| s.is_before_pooler.into(),
+        ),
+        ("listened_channels", "Channels on which a connection listens for clients", |s| s.channels),
+        ("pool_size", "Server connections that may be at work", |s| s.size),
+        ("pool_paused", "1 where PAUSE or KILL is in force", |s| s.paused.into()),
+    ];
+    for (name, help, read) in all {
+        let values = series.iter().map(|(key, series)| (labels(key), read(series)));
+        gauges(encoder, name, help, None, values)?;
     }
-    Ok(())
+    let help = "How long the client has waited that has waited longest";
+    let waits = series
+        .iter()
+        .map(|(key, series)| (labels(key), series.oldest_wait_us as f64 / MICROSECONDS));
+    gauges(encoder, "oldest_wait", help, Some(&Unit::Seconds), waits)
+}
+
+fn labels_of_server(row: &ServerRow) -> [(&'static str, &str); 2] {
+    [("database", &row.database), ("server", &row.server)]
 }
 
 fn standings(encoder: &mut DescriptorEncoder<'_>, pooler: &dyn Pooler) -> fmt::Result {
     let rows = pooler.servers();
-    let labels =
-        |row: &ServerRow| [("database", row.database.clone()), ("server", row.server.clone())];
     let help = "1 where a server takes connections, also where its database asks for another kind \
                 (spare), 0 where it is left or down (SHOW HOSTS)";
-    let mut family = encoder.encode_descriptor("server_up", help, None, MetricType::Gauge)?;
-    for row in &rows {
-        let Some(up) = row.state.is_up() else { continue };
-        family.encode_family(&labels(row))?.encode_gauge(&i64::from(up))?;
-    }
+    let up =
+        rows.iter().filter_map(|row| Some((labels_of_server(row), u64::from(row.state.is_up()?))));
+    gauges(encoder, "server_up", help, None, up)?;
     let help = "1 where a server is one that its database, or a user, uses now";
-    let mut family = encoder.encode_descriptor("server_fit", help, None, MetricType::Gauge)?;
-    for row in rows.iter().filter(|row| row.state != ServerState::Unknown) {
-        let fit = i64::from(row.state == ServerState::Up);
-        family.encode_family(&labels(row))?.encode_gauge(&fit)?;
-    }
+    let known = rows.iter().filter(|row| row.state != ServerState::Unknown);
+    let fit = known.map(|row| (labels_of_server(row), u64::from(row.state == ServerState::Up)));
+    gauges(encoder, "server_fit", help, None, fit)?;
     let help = "1 with what a server is, where servers are looked at: primary or standby";
-    let mut family = encoder.encode_descriptor("server_role", help, None, MetricType::Gauge)?;
-    for row in &rows {
-        let Some(role) = row.role else { continue };
-        let [database, server] = labels(row);
-        family.encode_family(&[database, server, ("role", role.to_string())])?.encode_gauge(&1)?;
-    }
+    let roles = rows.iter().filter_map(|row| {
+        let [database, server] = labels_of_server(row);
+        Some(([database, server, ("role", row.role?.name())], 1_u64))
+    });
+    gauges(encoder, "server_role", help, None, roles)?;
     let help = "How far a standby is behind the primary, where both are looked at";
-    let seconds = Some(&Unit::Seconds);
-    let mut family = encoder.encode_descriptor("server_lag", help, seconds, MetricType::Gauge)?;
-    for row in &rows {
-        let Some(lag) = row.role.and_then(ServerRole::lag) else { continue };
-        family.encode_family(&labels(row))?.encode_gauge(&lag.as_secs_f64())?;
-    }
-    Ok(())
+    let lags =
+        rows.iter().filter_map(|row| Some((labels_of_server(row), row.role?.lag()?.as_secs_f64())));
+    gauges(encoder, "server_lag", help, Some(&Unit::Seconds), lags)
 }
 
 /// Limits that several poolers share.
@@ -355,14 +316,14 @@ fn sharing(encoder: &mut DescriptorEncoder<'_>, pooler: &dyn Pooler) -> fmt::Res
             let labels = [("limit", limit.scope.kind.setting()), ("name", &*limit.scope.name)];
             (labels, u64::from(read(limit)))
         });
-        gauges(encoder, name, help, values)?;
+        gauges(encoder, name, help, None, values)?;
     }
     let state = state.as_ref();
     let is_sure =
         |state: &State| u64::from(state.standing == hawser_pooler::shares::Standing::Sure);
     let help =
         "1 while this pooler's lease in etcd lasts, 0 while it has none or it may have ended";
-    gauges(encoder, "shared_lease_sure", help, state.map(|state| ([], is_sure(state))))?;
+    gauges(encoder, "shared_lease_sure", help, None, state.map(|state| ([], is_sure(state))))?;
     let help = "Requests to etcd that failed";
     let failures = state.map(|state| ([], state.failures));
     counts(encoder, "shared_limit_request_failures", help, None, failures)?;
@@ -371,37 +332,49 @@ fn sharing(encoder: &mut DescriptorEncoder<'_>, pooler: &dyn Pooler) -> fmt::Res
 }
 
 fn counters(encoder: &mut DescriptorEncoder<'_>, series: &BySeries) -> fmt::Result {
-    type Read = fn(&Totals) -> u64;
-    let all: [(&str, &str, Option<Unit>, Read); 8] = [
-        ("transactions", "Transactions ended", None, |t| t.transactions),
-        ("queries", "Queries ended", None, |t| t.queries),
-        ("received", "Bytes from clients", Some(Unit::Bytes), |t| t.received),
-        ("sent", "Bytes to clients", Some(Unit::Bytes), |t| t.sent),
-        ("assignments", "Times that a client was given a server connection", None, |t| {
-            t.assignments
+    type Read = fn(&Series) -> u64;
+    let all: [(&str, &str, Option<Unit>, Read); 13] = [
+        ("notifications_heard", "Notifications that came for clients", None, |s| s.heard),
+        (
+            "notifications",
+            "Notifications for clients, counted for each that is to have it",
+            None,
+            |s| s.notified,
+        ),
+        (
+            "settings_mismatches",
+            "Server connections closed because their servers reported other settings than they \
+             were given (the extension)",
+            None,
+            |s| s.settings_mismatches,
+        ),
+        (
+            "loop_crossings",
+            "Server connections moved to another event loop, for a client of that",
+            None,
+            |s| s.crossings,
+        ),
+        (
+            "transactions_inside",
+            "Transactions that servers have run for clients inside them",
+            None,
+            |s| s.inside,
+        ),
+        ("transactions", "Transactions ended", None, |s| s.totals.transactions),
+        ("queries", "Queries ended", None, |s| s.totals.queries),
+        ("received", "Bytes from clients", Some(Unit::Bytes), |s| s.totals.received),
+        ("sent", "Bytes to clients", Some(Unit::Bytes), |s| s.totals.sent),
+        ("assignments", "Times that a client was given a server connection", None, |s| {
+            s.totals.assignments
         }),
-        ("client_parses", "Statements that clients have prepared", None, |t| t.client_parses),
-        ("server_parses", "Statements prepared on servers", None, |t| t.server_parses),
-        ("binds", "Executions of prepared statements", None, |t| t.binds),
+        ("client_parses", "Statements that clients have prepared", None, |s| {
+            s.totals.client_parses
+        }),
+        ("server_parses", "Statements prepared on servers", None, |s| s.totals.server_parses),
+        ("binds", "Executions of prepared statements", None, |s| s.totals.binds),
     ];
-    let heard = series.iter().map(|(key, series)| (labels(key), series.heard));
-    let help = "Notifications that came for clients";
-    counts(encoder, "notifications_heard", help, None, heard)?;
-    let notified = series.iter().map(|(key, series)| (labels(key), series.notified));
-    let help = "Notifications for clients, counted for each that is to have it";
-    counts(encoder, "notifications", help, None, notified)?;
-    let mismatches = series.iter().map(|(key, series)| (labels(key), series.settings_mismatches));
-    let help = "Server connections closed because their servers reported other settings than they \
-                were given (the extension)";
-    counts(encoder, "settings_mismatches", help, None, mismatches)?;
-    let crossings = series.iter().map(|(key, series)| (labels(key), series.crossings));
-    let help = "Server connections moved to another event loop, for a client of that";
-    counts(encoder, "loop_crossings", help, None, crossings)?;
-    let inside = series.iter().map(|(key, series)| (labels(key), series.inside));
-    let help = "Transactions that servers have run for clients inside them";
-    counts(encoder, "transactions_inside", help, None, inside)?;
     for (name, help, unit, read) in all {
-        let values = series.iter().map(|(key, series)| (labels(key), read(&series.totals)));
+        let values = series.iter().map(|(key, series)| (labels(key), read(series)));
         counts(encoder, name, help, unit.as_ref(), values)?;
     }
     Ok(())
@@ -499,7 +472,7 @@ fn tallies(encoder: &mut DescriptorEncoder<'_>, pooler: &dyn Pooler) -> fmt::Res
         counts(encoder, name, help, None, outcomes)?;
     }
     let help = "Connections of clients that are on their way in";
-    gauges(encoder, "logging_in", help, [([], tally.logging_in())])
+    gauges(encoder, "logging_in", help, None, [([], tally.logging_in())])
 }
 
 fn process(encoder: &mut DescriptorEncoder<'_>, pooler: &dyn Pooler) -> fmt::Result {
@@ -521,63 +494,47 @@ fn process(encoder: &mut DescriptorEncoder<'_>, pooler: &dyn Pooler) -> fmt::Res
         ("process_open_fds", "Descriptors in use", figures.descriptors),
         ("process_max_fds", "Descriptors that the process may have", figures.descriptors_max),
     ] {
-        gauges(encoder, name, help, [([], value)])?;
+        gauges(encoder, name, help, None, [([], value)])?;
     }
     mptcp(encoder, pooler)?;
     bypass(encoder, pooler)?;
     super::links::encode(encoder, &pooler.links())?;
     if let Some(congestion) = pooler.congestion() {
         let help = "Decisions of the congestion setting auto about a destination, see the log";
-        let mut family =
-            encoder.encode_descriptor("congestion_decisions", help, None, MetricType::Counter)?;
-        for (decision, count) in congestion.decisions() {
-            let labels = [("decision", decision)];
-            family.encode_family(&labels)?.encode_counter::<NoLabelSet, _, f64>(&count, None)?;
-        }
+        let decisions = congestion.decisions();
+        let rows = decisions.map(|(name, count)| ([("decision", name)], count));
+        counts(encoder, "congestion_decisions", help, None, rows)?;
     }
+    // All pools share it.
+    let statements =
+        pooler.pools().first().map_or(0, |entry| entry.pool.statements.memory().bytes() as u64);
     for (name, help, value) in [
         ("process_private_memory", "Memory of this process alone", figures.private_bytes),
         ("process_resident_memory", "Memory in RAM", figures.resident_bytes),
         (
             "prepared_statements_memory",
             "What texts and names of prepared statements take, see prepared_statements_memory",
-            // All pools share it.
-            pooler.pools().first().map_or(0, |entry| entry.pool.statements.memory().bytes() as u64),
+            statements,
         ),
     ] {
-        encoder
-            .encode_descriptor(name, help, Some(&Unit::Bytes), MetricType::Gauge)?
-            .encode_gauge(&i64::try_from(value).unwrap_or(i64::MAX))?;
+        gauges(encoder, name, help, Some(&Unit::Bytes), [([], value)])?;
     }
-    encoder
-        .encode_descriptor(
-            "process_cpu",
-            "Processor time, in the kernel and outside of it",
-            Some(&Unit::Seconds),
-            MetricType::Counter,
-        )?
-        .encode_counter::<NoLabelSet, _, f64>(&figures.cpu_seconds, None)?;
-    let started = pooler.started().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64();
-    encoder
-        .encode_descriptor(
-            "process_start_time",
-            "When the process began to serve, since 1970",
-            Some(&Unit::Seconds),
-            MetricType::Gauge,
-        )?
-        .encode_gauge(&started)?;
+    let seconds = Some(&Unit::Seconds);
+    let help = "Processor time, in the kernel and outside of it";
+    counts(encoder, "process_cpu", help, seconds, [([], figures.cpu_seconds)])?;
+    let since_1970 =
+        |at: SystemTime| at.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64();
+    let help = "When the process began to serve, since 1970";
+    gauges(encoder, "process_start_time", help, seconds, [([], since_1970(pooler.started()))])?;
     let reload = pooler.last_reload();
     let help = "1 where the last reload, or the start, has put the configuration in force, 0 where it was refused";
-    gauges(encoder, "last_reload_success", help, [([], u64::from(reload.refused.is_none()))])?;
-    let at = reload.at.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64();
+    let success = u64::from(reload.refused.is_none());
+    gauges(encoder, "last_reload_success", help, None, [([], success)])?;
     let help = "When the last reload, or the start, was, since the Unix epoch";
-    let seconds = Some(&Unit::Seconds);
-    encoder
-        .encode_descriptor("last_reload_time", help, seconds, MetricType::Gauge)?
-        .encode_gauge(&at)?;
+    gauges(encoder, "last_reload_time", help, seconds, [([], since_1970(reload.at))])?;
     let clients = pooler.predecessor().map_or(0, |predecessor| predecessor.clients as u64);
     let help = "Clients that the process still has whose place this one has taken";
-    gauges(encoder, "predecessor_clients", help, [([], clients)])
+    gauges(encoder, "predecessor_clients", help, None, [([], clients)])
 }
 
 /// Of the pooler's own connections; nothing where they are not opened to be MPTCP.
@@ -585,30 +542,25 @@ fn mptcp(encoder: &mut DescriptorEncoder<'_>, pooler: &dyn Pooler) -> fmt::Resul
     let Some(mptcp) = pooler.mptcp() else { return Ok(()) };
     let manages = matches!(mptcp.manager.standing(), Standing::Manages { .. });
     let help = "1 if the path manager of mptcp_manage runs";
-    gauges(encoder, "mptcp_manager", help, [([], u64::from(manages))])?;
-    let counts = mptcp.counts();
+    gauges(encoder, "mptcp_manager", help, None, [([], u64::from(manages))])?;
+    let opened = mptcp.counts();
     let help = "Connections that were opened to be MPTCP, by what they became";
     let rows = [
-        ([("side", "client"), ("transport", "mptcp")], counts.accepted),
-        ([("side", "client"), ("transport", "tcp")], counts.accepted_plain),
-        ([("side", "server"), ("transport", "mptcp")], counts.dialled),
-        ([("side", "server"), ("transport", "tcp")], counts.dialled_plain),
+        ([("side", "client"), ("transport", "mptcp")], opened.accepted),
+        ([("side", "client"), ("transport", "tcp")], opened.accepted_plain),
+        ([("side", "server"), ("transport", "mptcp")], opened.dialled),
+        ([("side", "server"), ("transport", "tcp")], opened.dialled_plain),
     ];
-    let mut family =
-        encoder.encode_descriptor("mptcp_connections", help, None, MetricType::Counter)?;
-    for (labels, value) in rows {
-        family.encode_family(&labels)?.encode_counter::<NoLabelSet, _, f64>(&value, None)?;
-    }
-    Ok(())
+    counts(encoder, "mptcp_connections", help, None, rows)
 }
 
 /// For all of this machine, including programs of `hawser bypass run`; nothing if it is not used.
 fn bypass(encoder: &mut DescriptorEncoder<'_>, pooler: &dyn Pooler) -> fmt::Result {
     let Some(standing) = pooler.bypass().and_then(BypassUsage::standing) else { return Ok(()) };
     let help = "1 if local connections go past TCP, 0 after hawser bypass off";
-    gauges(encoder, "bypass_on", help, [([], u64::from(standing.on))])?;
+    gauges(encoder, "bypass_on", help, None, [([], u64::from(standing.on))])?;
     let help = "Local connections with both ends taken in";
-    gauges(encoder, "bypass_connections", help, [([], standing.pairs)])?;
+    gauges(encoder, "bypass_connections", help, None, [([], standing.pairs)])?;
     let counters = standing.counters;
     let help = "Messages of these, by what they went over and why, see docs/bypass.md";
     let rows = [

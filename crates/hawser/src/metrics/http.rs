@@ -1,27 +1,26 @@
 //! The HTTP server of the pages.
 //!
 //! # Model
-//! A connection waits for its client twice: for the request's head, and for the answer to be taken.
-//! Between the two it is answered at once. Those that wait are listed; beyond [`WAITING_MAX`] one of
-//! them is closed for each that comes, as for logins (see [`crate::limits::half_open`]): of the
-//! address that has most of them the one that has waited longest. So one that sends its request at
-//! once (a liveness probe) is answered, however many others are slow.
+//! At most [`CONNECTIONS_MAX`] connections are open, and at most [`PAGES_MAX`] of them read a large
+//! page. For each further one the oldest is closed, so one that sends its request at once and reads
+//! the answer (a liveness probe, a scraper) is served, however many others are slow.
 //!
 //! # Invariants
-//! * at most [`WAITING_MAX`] connections and the one that has just come
 //! * a connection lives [`CONNECTION_MAX`] at most, and serves one request: who is slow is cut off
-//! * of each kind one page is made at a time, and a bounded number is kept for slow readers: see
-//!   [`super::unsent`]; `/healthz` does not wait for them
+//! * of each kind one page is made at a time, and those who asked before it was begun share it;
+//!   `/healthz` does not wait for them
 //! * running out of descriptors is one event, as is its end; it never spins
 //! * GET and HEAD only; nothing that a client sends is kept
 //! * a page is shown under a name that no stranger can point here: see [`super::host`]
+//!
+//! # Why a bound on pages
+//! Each request had its own copy: 120 clients that read nothing held 132 MiB with 400 pools.
 
 use crate::lock::locked;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::VecDeque;
 use std::convert::Infallible;
-use std::net::{IpAddr, SocketAddr};
-use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::sync::{Arc, Mutex, Weak};
+use std::time::{Duration, Instant};
 
 use hawser_sys::stream::set_send_buffer;
 use http_body_util::Full;
@@ -34,15 +33,16 @@ use hyper::service::service_fn;
 use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{Notify, oneshot};
+use tokio::sync::Notify;
 
 use super::Pages;
 use super::format::Format;
 use super::host::Hosts;
-use super::unsent::{Kind, Unsent};
 
 /// Connections at one time.
-pub const WAITING_MAX: usize = 128;
+pub const CONNECTIONS_MAX: usize = 128;
+/// Of them, those that read a page whose size grows with the number of pools.
+const PAGES_MAX: usize = 16;
 /// How long a request's head may take.
 const HEAD_WAIT: Duration = Duration::from_secs(5);
 /// How long a connection may live.
@@ -56,44 +56,48 @@ const SEND_BUFFER_BYTES: usize = 64 * 1024;
 /// A pause after an error of accept(2), so that it does not spin when descriptors have run out.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// Those that wait for their clients, oldest first.
+/// Connections by what closes them, oldest first. What has ended is gone.
 #[derive(Default)]
-struct Waiting {
-    all: BTreeMap<u64, (IpAddr, oneshot::Sender<()>)>,
-    last_number: u64,
-}
+struct Open(Mutex<VecDeque<Weak<Notify>>>);
 
-impl Waiting {
-    /// Lists one. What is returned ends when it is to be closed.
-    fn list(&mut self, address: IpAddr) -> (u64, oneshot::Receiver<()>) {
-        let (stay, closed) = oneshot::channel();
-        self.last_number += 1;
-        self.all.insert(self.last_number, (address, stay));
-        (self.last_number, closed)
-    }
-
-    /// Closes one: see above. It looks at all, of which there are few.
-    fn shed(&mut self) -> bool {
-        let mut counts: HashMap<IpAddr, usize> = HashMap::new();
-        for (address, _) in self.all.values() {
-            *counts.entry(*address).or_default() += 1;
+impl Open {
+    /// Adds one; if there are `max` already, the oldest is closed.
+    fn add(&self, close: &Arc<Notify>, max: usize) {
+        let mut all = locked(&self.0);
+        if all.len() >= max {
+            Self::close_oldest(&mut all, max);
         }
-        let Some(most) = counts.values().max().copied() else { return false };
-        let of_most = |(address, _): &(IpAddr, oneshot::Sender<()>)| counts[address] == most;
-        let next = self.all.iter().find(|(_, one)| of_most(one)).map(|(number, _)| *number);
-        next.is_some_and(|number| self.all.remove(&number).is_some())
+        all.push_back(Arc::downgrade(close));
+    }
+
+    /// Closes the oldest if `max` are open.
+    fn close_oldest(all: &mut VecDeque<Weak<Notify>>, max: usize) {
+        all.retain(|one| one.strong_count() > 0);
+        if all.len() >= max
+            && let Some(oldest) = all.pop_front().and_then(|one| one.upgrade())
+        {
+            oldest.notify_one();
+        }
     }
 }
 
-/// Strikes a connection from the list when it ends.
-struct Listed {
-    waiting: Arc<Mutex<Waiting>>,
-    number: u64,
-}
+/// The last page of a kind, and when its making began.
+#[derive(Default)]
+struct Kind(tokio::sync::Mutex<Option<(Instant, Bytes)>>);
 
-impl Drop for Listed {
-    fn drop(&mut self) {
-        locked(&self.waiting).all.remove(&self.number);
+impl Kind {
+    async fn page(&self, make: impl Future<Output = String>) -> Bytes {
+        let asked = Instant::now();
+        let mut last = self.0.lock().await;
+        match &*last {
+            Some((begun, page)) if *begun >= asked => page.clone(),
+            _ => {
+                let begun = Instant::now();
+                let page = Bytes::from(make.await);
+                *last = Some((begun, page.clone()));
+                page
+            }
+        }
     }
 }
 
@@ -101,7 +105,8 @@ impl Drop for Listed {
 struct Shared {
     pages: Arc<Pages>,
     hosts: Hosts,
-    unsent: Unsent,
+    connections: Open,
+    readers: Open,
     open_metrics: Kind,
     text: Kind,
     status: Kind,
@@ -112,20 +117,26 @@ pub async fn run(listener: TcpListener, pages: Arc<Pages>, hosts: Hosts) {
     let shared = Arc::new(Shared {
         pages,
         hosts,
-        unsent: Unsent::default(),
+        connections: Open::default(),
+        readers: Open::default(),
         open_metrics: Kind::default(),
         text: Kind::default(),
         status: Kind::default(),
     });
-    let waiting: Arc<Mutex<Waiting>> = Arc::default();
     let mut complained = false;
     loop {
         match listener.accept().await {
-            Ok((stream, from)) => {
+            Ok((stream, _)) => {
                 if std::mem::take(&mut complained) {
                     tracing::info!("connections on http_address can be accepted again");
                 }
-                admit(&shared, &waiting, stream, from);
+                let close = Arc::new(Notify::new());
+                shared.connections.add(&close, CONNECTIONS_MAX);
+                // A client that breaks off or is cut off is no event.
+                tokio::spawn(tokio::time::timeout(
+                    CONNECTION_MAX,
+                    serve(stream, shared.clone(), close),
+                ));
                 // What has come with it is read before the next one can take its place.
                 tokio::task::yield_now().await;
             }
@@ -134,42 +145,20 @@ pub async fn run(listener: TcpListener, pages: Arc<Pages>, hosts: Hosts) {
                     tracing::warn!(%error, "no connection on http_address can be accepted");
                 }
                 // Its descriptor is what the next one needs.
-                locked(&waiting).shed();
+                Open::close_oldest(&mut locked(&shared.connections.0), 1);
                 tokio::time::sleep(ACCEPT_PAUSE).await;
             }
         }
     }
 }
 
-fn admit(shared: &Arc<Shared>, waiting: &Arc<Mutex<Waiting>>, stream: TcpStream, from: SocketAddr) {
-    let (number, closed) = {
-        let mut waiting = locked(waiting);
-        if waiting.all.len() >= WAITING_MAX {
-            waiting.shed();
-        }
-        waiting.list(from.ip().to_canonical())
-    };
-    let listed = Listed { waiting: waiting.clone(), number };
-    let shared = shared.clone();
-    tokio::spawn(async move {
-        let _listed = listed;
-        // A client that breaks off or is cut off is no event.
-        tokio::select! {
-            biased;
-            _ = tokio::time::timeout(CONNECTION_MAX, serve(stream, shared)) => {}
-            _ = closed => {}
-        }
-    });
-}
-
-async fn serve(stream: TcpStream, shared: Arc<Shared>) -> hyper::Result<()> {
+async fn serve(stream: TcpStream, shared: Arc<Shared>, close: Arc<Notify>) -> hyper::Result<()> {
     // One that cannot be bounded is served as well.
     let _ = set_send_buffer(&stream, SEND_BUFFER_BYTES);
-    let withdrawn = Arc::new(Notify::new());
-    let closed = withdrawn.clone();
+    let closed = close.clone();
     let service = service_fn(move |request: Request<Incoming>| {
-        let (shared, closed) = (shared.clone(), closed.clone());
-        async move { Ok::<_, Infallible>(shared.answer(&request, &closed).await) }
+        let (shared, close) = (shared.clone(), close.clone());
+        async move { Ok::<_, Infallible>(shared.answer(&request, &close).await) }
     });
     let connection = http1::Builder::new()
         .timer(TokioTimer::new())
@@ -180,7 +169,7 @@ async fn serve(stream: TcpStream, shared: Arc<Shared>) -> hyper::Result<()> {
         .serve_connection(TokioIo::new(stream), service);
     tokio::select! {
         result = connection => result,
-        () = withdrawn.notified() => Ok(()),
+        () = closed.notified() => Ok(()),
     }
 }
 
@@ -190,7 +179,7 @@ impl Shared {
     async fn answer(
         &self,
         request: &Request<Incoming>,
-        closed: &Arc<Notify>,
+        close: &Arc<Notify>,
     ) -> Response<Full<Bytes>> {
         let (method, path) = (request.method(), request.uri().path());
         // It says nothing that could be read from here, and a probe must not fail for its header.
@@ -216,7 +205,8 @@ impl Shared {
                     Format::OpenMetrics => &self.open_metrics,
                     Format::Text => &self.text,
                 };
-                let page = kind.page(&self.unsent, closed, self.pages.metrics(format)).await;
+                self.readers.add(close, PAGES_MAX);
+                let page = kind.page(self.pages.metrics(format)).await;
                 let mut response = response(StatusCode::OK, format.content_type(), page);
                 response.headers_mut().insert(VARY, HeaderValue::from_static("Accept"));
                 response
@@ -229,7 +219,8 @@ impl Shared {
                 }
             },
             "/" => {
-                let page = self.status.page(&self.unsent, closed, self.pages.status()).await;
+                self.readers.add(close, PAGES_MAX);
+                let page = self.status.page(self.pages.status()).await;
                 response(StatusCode::OK, "text/html; charset=utf-8", page)
             }
             _ => {
@@ -259,20 +250,41 @@ fn response(
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
     use super::*;
 
-    #[test]
-    fn who_has_most_loses_the_oldest() {
-        let mut waiting = Waiting::default();
-        let address = |last| IpAddr::from([192, 0, 2, last]);
-        let (probe, mut probe_closed) = waiting.list(address(1));
-        let floods: Vec<_> = (0..3).map(|_| waiting.list(address(2))).collect();
-        for _ in 0..2 {
-            assert!(waiting.shed());
+    /// One after another, a page each, they would hold the last one up for a minute.
+    #[tokio::test]
+    async fn for_all_who_ask_while_one_is_made_one_more_is_made() {
+        let kind = Kind::default();
+        let made = AtomicUsize::new(0);
+        let ask = || async {
+            let make = async {
+                tokio::task::yield_now().await;
+                made.fetch_add(1, Ordering::Relaxed).to_string()
+            };
+            kind.page(make).await.to_vec()
+        };
+        let pages = tokio::join!(ask(), ask(), ask(), ask());
+        assert_eq!(pages, (b"0".to_vec(), b"1".to_vec(), b"1".to_vec(), b"1".to_vec()));
+        assert_eq!(ask().await, b"2");
+    }
+
+    #[tokio::test]
+    async fn of_too_many_the_oldest_that_is_still_open_is_closed() {
+        let open = Open::default();
+        let mut all: Vec<_> = (0..4).map(|_| Arc::new(Notify::new())).collect();
+        for close in &all[..3] {
+            open.add(close, 3);
         }
-        let left: Vec<u64> = waiting.all.keys().copied().collect();
-        assert_eq!(left, [probe, floods[2].0], "and the newest of the flood");
-        assert!(probe_closed.try_recv().is_err_and(|e| e == oneshot::error::TryRecvError::Empty));
-        assert!(waiting.shed() && waiting.shed() && !waiting.shed());
+        drop(all.remove(0));
+        open.add(&all[2], 3);
+        let mut closed = Vec::new();
+        open.add(&Arc::new(Notify::new()), 3);
+        for close in &all {
+            closed.push(tokio::time::timeout(Duration::ZERO, close.notified()).await.is_ok());
+        }
+        assert_eq!(closed, [true, false, false]);
     }
 }

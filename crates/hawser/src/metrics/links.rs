@@ -12,7 +12,6 @@ use hawser_link::drive::report::{PathReport, Report, SessionReport, Totals};
 
 use super::collect::{counts, gauges};
 use prometheus_client::encoding::DescriptorEncoder;
-use prometheus_client::metrics::MetricType;
 use prometheus_client::registry::Unit;
 
 /// What goes between two addresses.
@@ -75,10 +74,10 @@ pub(super) fn encode(encoder: &mut DescriptorEncoder<'_>, reports: &[Arc<Report>
     totals(encoder, reports)?;
     let help = "1 where a path of a link's session works, 0 while its connections wait for one";
     let up = sessions(reports).map(|(labels, session)| (labels, u64::from(session.up)));
-    gauges(encoder, "link_up", help, up)?;
+    gauges(encoder, "link_up", help, None, up)?;
     let help = "Connections that a link's session carries";
     let open = sessions(reports).map(|(labels, session)| (labels, session.streams_open as u64));
-    gauges(encoder, "link_streams", help, open)?;
+    gauges(encoder, "link_streams", help, None, open)?;
     let help = "Paths of a link's session: up carries, resting carries only where no other does, \
                 dialling is on its way";
     let states = sessions(reports).flat_map(|([link, name], session)| {
@@ -87,15 +86,14 @@ pub(super) fn encode(encoder: &mut DescriptorEncoder<'_>, reports: &[Arc<Report>
             ([link, name, ("state", state)], count as u64)
         })
     });
-    gauges(encoder, "link_paths", help, states)?;
+    gauges(encoder, "link_paths", help, None, states)?;
     let help = "For how long a stream of a link's session has waited that the other end takes \
                 something, at most";
-    let seconds = Some(&Unit::Seconds);
-    let mut family = encoder.encode_descriptor("link_stall", help, seconds, MetricType::Gauge)?;
-    for (labels, session) in sessions(reports) {
+    let stalls = sessions(reports).map(|(labels, session)| {
         let waits = session.streams.iter().filter_map(|stream| stream.waits_s);
-        family.encode_family(&labels)?.encode_gauge(&waits.fold(0.0, f64::max))?;
-    }
+        (labels, waits.fold(0.0, f64::max))
+    });
+    gauges(encoder, "link_stall", help, Some(&Unit::Seconds), stalls)?;
     of_lines(encoder, &lines(reports))
 }
 
@@ -140,14 +138,6 @@ fn totals(encoder: &mut DescriptorEncoder<'_>, reports: &[Arc<Report>]) -> fmt::
 }
 
 fn of_lines(encoder: &mut DescriptorEncoder<'_>, lines: &Lines) -> fmt::Result {
-    let labels = |(link, session, own, peer): &(String, String, String, String)| {
-        [
-            ("link", link.clone()),
-            ("session", session.clone()),
-            ("own", own.clone()),
-            ("peer", peer.clone()),
-        ]
-    };
     type Read = fn(&Line) -> Option<f64>;
     let all: [(&str, &str, Option<Unit>, Read); 4] = [
         ("link_line_paths", "Paths of a link between two addresses", None, |line| {
@@ -173,12 +163,11 @@ fn of_lines(encoder: &mut DescriptorEncoder<'_>, lines: &Lines) -> fmt::Result {
         ),
     ];
     for (name, help, unit, read) in all {
-        let mut family = encoder.encode_descriptor(name, help, unit.as_ref(), MetricType::Gauge)?;
-        for (key, line) in lines {
-            if let Some(value) = read(line) {
-                family.encode_family(&labels(key))?.encode_gauge(&value)?;
-            }
-        }
+        let values = lines.iter().filter_map(|((link, session, own, peer), line)| {
+            let labels = [("link", link), ("session", session), ("own", own), ("peer", peer)];
+            Some((labels.map(|(name, value)| (name, value.as_str())), read(line)?))
+        });
+        gauges(encoder, name, help, unit.as_ref(), values)?;
     }
     Ok(())
 }

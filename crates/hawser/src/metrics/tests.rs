@@ -210,7 +210,7 @@ async fn a_head_beyond_the_bound_is_refused() {
 async fn who_holds_connections_without_a_word_is_cut_off_for_one_that_speaks() {
     let (address, _) = served().await;
     let mut silent = Vec::new();
-    for _ in 0..2 * http::WAITING_MAX {
+    for _ in 0..2 * http::CONNECTIONS_MAX {
         silent.push(TcpStream::connect(address).await.unwrap());
     }
     // Far less than a head may take.

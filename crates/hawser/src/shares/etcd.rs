@@ -46,7 +46,8 @@ const UNAUTHENTICATED: i64 = 16;
 const OLD_TOKEN: &str = "revision of auth store is old";
 
 /// Why etcd has not done what it was asked for.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
+#[error("etcd at {endpoint}: {reason}")]
 pub struct EtcdError {
     endpoint: String,
     reason: String,
@@ -69,14 +70,6 @@ impl EtcdError {
         }
     }
 }
-
-impl fmt::Display for EtcdError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "etcd at {}: {}", self.endpoint, self.reason)
-    }
-}
-
-impl std::error::Error for EtcdError {}
 
 /// An etcd cluster.
 pub struct Etcd {

@@ -137,21 +137,14 @@ pub struct Client {
 }
 
 /// Why a client cannot be taken.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum NotTaken {
     /// The record has a need that this version does not know.
+    #[error("its session needs \"{0}\", which is not known here")]
     Needs(String),
     /// A value that this version does not know.
+    #[error("its {0} is not known here")]
     Unknown(&'static str),
-}
-
-impl std::fmt::Display for NotTaken {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            Self::Needs(what) => write!(f, "its session needs \"{what}\", which is not known here"),
-            Self::Unknown(what) => write!(f, "its {what} is not known here"),
-        }
-    }
 }
 
 fn mode_name(mode: PoolMode) -> &'static str {

@@ -21,7 +21,6 @@
 //! paused there is no takeover.
 
 use std::collections::HashMap;
-use std::fmt;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
@@ -68,9 +67,14 @@ const LEASE_WAIT: Duration = Duration::from_secs(10);
 const POOLS_WAIT: Duration = Duration::from_secs(5);
 
 /// Why a process cannot take the place of another.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
 pub enum NotTakenOver {
     /// No process answers: the sockets that were tried, and the error of the last.
+    #[error(
+        "no running Hawser answers at {}: {source}. Start one with hawser serve, or give control_socket in [admin] \
+         as the running one has it",
+        .paths.iter().map(|path| path.display().to_string()).collect::<Vec<_>>().join(", ")
+    )]
     NoneAnswers {
         /// The sockets.
         paths: Vec<PathBuf>,
@@ -78,6 +82,7 @@ pub enum NotTakenOver {
         source: io::Error,
     },
     /// The process belongs to another user.
+    #[error("the process that answers at {path} is of user {uid}: run this as the same user")]
     OtherUser {
         /// The socket.
         path: PathBuf,
@@ -85,8 +90,13 @@ pub enum NotTakenOver {
         uid: u32,
     },
     /// It refuses to be replaced.
+    #[error("the running Hawser is not replaced: {0}")]
     Refused(String),
     /// It listens on none of the configuration's addresses.
+    #[error(
+        "process {pid}, which answers at {path}, listens on none of this configuration's addresses: it is \
+         another service"
+    )]
     Another {
         /// Its process id.
         pid: u32,
@@ -95,8 +105,13 @@ pub enum NotTakenOver {
     },
     /// Limits are shared, and this process has no lease, for this reason: it could not open a
     /// server connection.
+    #[error(
+        "limits are shared by etcd, which has given this process no lease ({0}): it could open no server \
+         connection. The running Hawser goes on; start this again when etcd answers"
+    )]
     NoLease(String),
     /// The conversation broke.
+    #[error("the running Hawser broke off: {0}. Its log says why")]
     Broken(io::Error),
 }
 
@@ -104,51 +119,6 @@ impl NotTakenOver {
     /// Whether no process of this service runs.
     pub fn is_alone(&self) -> bool {
         matches!(self, Self::NoneAnswers { .. } | Self::Another { .. })
-    }
-}
-
-impl fmt::Display for NotTakenOver {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::NoneAnswers { paths, source } => {
-                let paths: Vec<_> = paths.iter().map(|path| path.display().to_string()).collect();
-                write!(
-                    f,
-                    "no running Hawser answers at {}: {source}. Start one with hawser serve, or give \
-                     control_socket in [admin] as the running one has it",
-                    paths.join(", ")
-                )
-            }
-            Self::OtherUser { path, uid } => write!(
-                f,
-                "the process that answers at {} is of user {uid}: run this as the same user",
-                path.display()
-            ),
-            Self::Refused(reason) => write!(f, "the running Hawser is not replaced: {reason}"),
-            Self::Another { pid, path } => write!(
-                f,
-                "process {pid}, which answers at {}, listens on none of this configuration's addresses: \
-                 it is another service",
-                path.display()
-            ),
-            Self::NoLease(why) => write!(
-                f,
-                "limits are shared by etcd, which has given this process no lease ({why}): it could open no \
-                 server connection. The running Hawser goes on; start this again when etcd answers"
-            ),
-            Self::Broken(error) => {
-                write!(f, "the running Hawser broke off: {error}. Its log says why")
-            }
-        }
-    }
-}
-
-impl std::error::Error for NotTakenOver {
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        match self {
-            Self::NoneAnswers { source, .. } | Self::Broken(source) => Some(source),
-            _ => None,
-        }
     }
 }
 

@@ -94,7 +94,7 @@ pub struct Forward {
 }
 
 /// The end that dials.
-#[derive(Debug)]
+#[derive(Clone, PartialEq, Debug)]
 pub struct Near {
     /// Far ends' `host:port`.
     pub to: Vec<String>,
@@ -107,7 +107,7 @@ pub struct Near {
 }
 
 /// The end that accepts.
-#[derive(Debug)]
+#[derive(Clone, PartialEq, Debug)]
 pub struct Far {
     /// Where near ends connect.
     pub listen: Vec<SocketAddr>,
@@ -116,7 +116,7 @@ pub struct Far {
 }
 
 /// Which end.
-#[derive(Debug)]
+#[derive(Clone, PartialEq, Debug)]
 pub enum Role {
     /// The end that dials.
     Near(Near),
@@ -133,13 +133,13 @@ pub enum Within {
     Serve,
 }
 
-/// A link, as it is started.
-#[derive(Debug)]
+/// One end of a link, as it is started.
+#[derive(Clone, PartialEq, Debug)]
 pub struct Options {
     /// Its name, for logs and reports.
     pub name: String,
-    /// This end's key.
-    pub key: Key,
+    /// The file of this end's key.
+    pub key: PathBuf,
     /// The other end's keys, and a file of more, which SIGHUP reads again.
     pub peers: Vec<PublicKey>,
     /// See `peers`.
@@ -235,6 +235,7 @@ impl Worker {
     pub fn open(options: Options, within: Within) -> Result<Self, String> {
         let Options { name, key, peers, peers_file, grace, congestion, compression, socket, role } =
             options;
+        let key = Key::load(&key).map_err(|error| error.to_string())?;
         let known = peers_of(&peers, peers_file.as_deref())?;
         match &peers_file {
             None if known.is_empty() => {

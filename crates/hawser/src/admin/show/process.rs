@@ -146,7 +146,7 @@ pub(super) fn hosts(mut table: Table, pooler: &dyn Pooler) -> Table {
             row.database.into(),
             row.server.into(),
             row.state.name().into(),
-            row.role.map(|role| role.to_string()).into(),
+            row.role.map(|role| role.name().to_owned()).into(),
             lag_ms.map_or(Cell::Null, Cell::Number),
             row.state.failures().into(),
             row.state.reason().map(str::to_owned).into(),

@@ -57,61 +57,45 @@ impl ServerOffer {
 }
 
 /// Why a login to a server fails. But for `KeysDoNotFit` the server is at fault, or our configuration.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ClientError {
     /// The server offers no mechanism that we have.
+    #[error("none of the server's SASL authentication mechanisms are supported")]
     NoMechanism,
     /// The server offers channel binding where there is nothing to bind to: someone stands in between.
+    #[error("server offered SCRAM-SHA-256-PLUS authentication over a non-SSL connection")]
     PlusWithoutTls,
     /// Channel binding is required and the server does not offer it.
+    #[error(
+        "channel binding is required, but server did not offer an authentication method that supports \
+         channel binding"
+    )]
     BindingRequired,
     /// A message breaks the protocol: which part of it.
+    #[error("malformed SCRAM message ({0})")]
     Malformed(&'static str),
     /// The server's nonce does not begin with ours.
+    #[error("invalid SCRAM response (nonce mismatch)")]
     NonceMismatch,
     /// The server asks for more work than [`ITERATIONS_MAX`].
+    #[error("the server asks for {0} SCRAM iterations, more than the {ITERATIONS_MAX} allowed")]
     TooManyIterations(u64),
     /// The server stores another verifier than the one that our keys are from.
+    #[error(
+        "the server's SCRAM secret has another salt or iteration count than the secret that the client \
+         logged in with: give the pooler this user's password, or the verifier of this server"
+    )]
     KeysDoNotFit,
     /// The server ends the exchange: its reason, of printable characters.
+    #[error("error received from server in SCRAM exchange: {0}")]
     Server(String),
     /// The server does not know the password itself: it is not the server that it says it is.
+    #[error("incorrect server signature")]
     WrongSignature,
     /// A message at a time when none is expected.
+    #[error("invalid SCRAM exchange state")]
     OutOfOrder,
 }
-
-impl fmt::Display for ClientError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::NoMechanism => {
-                f.write_str("none of the server's SASL authentication mechanisms are supported")
-            }
-            Self::PlusWithoutTls => f.write_str(
-                "server offered SCRAM-SHA-256-PLUS authentication over a non-SSL connection",
-            ),
-            Self::BindingRequired => f.write_str(
-                "channel binding is required, but server did not offer an authentication method \
-                 that supports channel binding",
-            ),
-            Self::Malformed(part) => write!(f, "malformed SCRAM message ({part})"),
-            Self::NonceMismatch => f.write_str("invalid SCRAM response (nonce mismatch)"),
-            Self::TooManyIterations(count) => write!(
-                f,
-                "the server asks for {count} SCRAM iterations, more than the {ITERATIONS_MAX} allowed"
-            ),
-            Self::KeysDoNotFit => f.write_str(
-                "the server's SCRAM secret has another salt or iteration count than the secret that \
-                 the client logged in with: give the pooler this user's password, or the verifier of this server",
-            ),
-            Self::Server(reason) => write!(f, "error received from server in SCRAM exchange: {reason}"),
-            Self::WrongSignature => f.write_str("incorrect server signature"),
-            Self::OutOfOrder => f.write_str("invalid SCRAM exchange state"),
-        }
-    }
-}
-
-impl std::error::Error for ClientError {}
 
 /// What to do after the server's first message.
 #[derive(Debug)]

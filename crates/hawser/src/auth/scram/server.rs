@@ -44,33 +44,45 @@ pub enum ServerStep {
     },
 }
 
-/// Why an exchange ends. All but `WrongProof` are faults of the client's program.
-#[derive(Debug, Clone, PartialEq, Eq)]
+/// Why an exchange ends, in PostgreSQL's words. All but `WrongProof` are faults of the client's program.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ServerError {
     /// The client chose a mechanism that was not offered.
+    #[error("client selected an invalid SASL authentication mechanism")]
     InvalidMechanism,
-    /// A message breaks the protocol: what about it.
-    Malformed(String),
+    /// A message breaks the protocol.
+    #[error("malformed SCRAM message")]
+    Malformed,
     /// A channel binding of another type than tls-server-end-point.
+    #[error("unsupported SCRAM channel-binding type \"{0}\"")]
     UnsupportedBindingType(String),
     /// The client was made to believe that channel binding is not offered.
+    #[error("SCRAM channel binding negotiation error")]
     Downgraded,
     /// The client sees another certificate than ours.
+    #[error("SCRAM channel binding check failed")]
     BindingMismatch,
     /// The repeated header is not the one that was sent.
+    #[error("unexpected SCRAM channel-binding attribute in client-final-message")]
     UnexpectedBinding,
     /// The client wants to act as another user.
+    #[error("client uses authorization identity, but it is not supported")]
     AuthorizationIdentity,
     /// The client requires an extension.
+    #[error("client requires an unsupported SCRAM extension")]
     Extension,
     /// The nonce has characters that are not allowed.
+    #[error("non-printable characters in SCRAM nonce")]
     NonceNotPrintable,
     /// The final nonce is not the one agreed on.
+    #[error("invalid SCRAM response")]
     NonceMismatch,
     /// A message after the end of the exchange.
+    #[error("invalid SCRAM exchange state")]
     Finished,
     /// The password is wrong, or the user cannot log in. The client gets the error of the rule's
     /// method ([`Rule::refusal`](crate::auth::hba::Rule::refusal)).
+    #[error("password authentication failed")]
     WrongProof,
 }
 
@@ -79,7 +91,7 @@ impl ServerError {
     pub fn sqlstate(&self) -> &'static str {
         match self {
             Self::InvalidMechanism
-            | Self::Malformed(_)
+            | Self::Malformed
             | Self::UnsupportedBindingType(_)
             | Self::UnexpectedBinding
             | Self::NonceNotPrintable
@@ -92,9 +104,8 @@ impl ServerError {
     }
 
     /// PostgreSQL's DETAIL, where it has one.
-    pub fn detail(&self) -> Option<&str> {
+    pub fn detail(&self) -> Option<&'static str> {
         match self {
-            Self::Malformed(detail) => Some(detail),
             Self::Downgraded => Some(
                 "The client supports SCRAM channel binding but thinks the server does not.  \
                  However, this server does support channel binding.",
@@ -104,36 +115,6 @@ impl ServerError {
         }
     }
 }
-
-/// PostgreSQL's message.
-impl fmt::Display for ServerError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::InvalidMechanism => {
-                f.write_str("client selected an invalid SASL authentication mechanism")
-            }
-            Self::Malformed(_) => f.write_str("malformed SCRAM message"),
-            Self::UnsupportedBindingType(name) => {
-                write!(f, "unsupported SCRAM channel-binding type \"{name}\"")
-            }
-            Self::Downgraded => f.write_str("SCRAM channel binding negotiation error"),
-            Self::BindingMismatch => f.write_str("SCRAM channel binding check failed"),
-            Self::UnexpectedBinding => {
-                f.write_str("unexpected SCRAM channel-binding attribute in client-final-message")
-            }
-            Self::AuthorizationIdentity => {
-                f.write_str("client uses authorization identity, but it is not supported")
-            }
-            Self::Extension => f.write_str("client requires an unsupported SCRAM extension"),
-            Self::NonceNotPrintable => f.write_str("non-printable characters in SCRAM nonce"),
-            Self::NonceMismatch => f.write_str("invalid SCRAM response"),
-            Self::Finished => f.write_str("invalid SCRAM exchange state"),
-            Self::WrongProof => f.write_str("password authentication failed"),
-        }
-    }
-}
-
-impl std::error::Error for ServerError {}
 
 /// One login of one client.
 ///
@@ -196,7 +177,7 @@ impl ServerExchange {
             (State::SaltSent { first, server_first }, Some(input)) => {
                 self.finish(text(input)?, first, server_first)
             }
-            (State::SaltSent { .. }, None) => Err(malformed("The message is empty.")),
+            (State::SaltSent { .. }, None) => Err(ServerError::Malformed),
             (State::Finished, _) => Err(ServerError::Finished),
         }
     }
@@ -275,27 +256,9 @@ enum Flag {
     Bound,
 }
 
-fn malformed(detail: impl Into<String>) -> ServerError {
-    ServerError::Malformed(detail.into())
-}
-
 /// A message as PostgreSQL takes it: not empty, and without a NUL, which would end its strings.
 fn text(input: &[u8]) -> Result<&[u8], ServerError> {
-    if input.is_empty() {
-        return Err(malformed("The message is empty."));
-    }
-    if input.contains(&0) {
-        return Err(malformed("Message length does not match input length."));
-    }
-    Ok(input)
-}
-
-/// A byte for a message: a printable character, or its value. What a stranger sends is never shown as it is.
-fn shown(byte: Option<&u8>) -> String {
-    match byte {
-        Some(&byte @ 0x21..=0x7e) => format!("'{}'", char::from(byte)),
-        other => format!("0x{:02x}", other.copied().unwrap_or(0)),
-    }
+    if input.is_empty() || input.contains(&0) { Err(ServerError::Malformed) } else { Ok(input) }
 }
 
 struct ClientFirst {
@@ -308,31 +271,15 @@ impl ClientFirst {
     fn parse(input: &[u8], plus: bool, binding: &ServerBinding) -> Result<Self, ServerError> {
         let mut rest = Attributes(input);
         let flag = match input.first() {
-            Some(b'n' | b'y') if plus => {
-                return Err(malformed(
-                    "The client selected SCRAM-SHA-256-PLUS, but the SCRAM message does not \
-                     include channel binding data.",
-                ));
-            }
+            Some(b'n' | b'y') if plus => return Err(ServerError::Malformed),
             Some(b'y') if matches!(binding, ServerBinding::EndPoint(_)) => {
                 return Err(ServerError::Downgraded);
             }
-            Some(flag @ (b'n' | b'y')) => {
-                if input.get(1) != Some(&b',') {
-                    let found = shown(input.get(1));
-                    return Err(malformed(format!(
-                        "Comma expected, but found character \"{found}\"."
-                    )));
-                }
+            Some(flag @ (b'n' | b'y')) if input.get(1) == Some(&b',') => {
                 rest.0 = &input[2..];
                 if *flag == b'y' { Flag::NotOffered } else { Flag::Unsupported }
             }
-            Some(b'p') if !plus => {
-                return Err(malformed(
-                    "The client selected SCRAM-SHA-256 without channel binding, but the SCRAM \
-                     message includes channel binding data.",
-                ));
-            }
+            Some(b'p') if !plus => return Err(ServerError::Malformed),
             Some(b'p') => {
                 let name = rest.expect(b'p')?;
                 if name != BINDING_TYPE.as_bytes() {
@@ -347,20 +294,12 @@ impl ClientFirst {
                 }
                 Flag::Bound
             }
-            other => {
-                let found = shown(other);
-                return Err(malformed(format!("Unexpected channel-binding flag \"{found}\".")));
-            }
+            _ => return Err(ServerError::Malformed),
         };
         match rest.0.first() {
             Some(b',') => rest.0 = &rest.0[1..],
             Some(b'a') => return Err(ServerError::AuthorizationIdentity),
-            other => {
-                let found = shown(other);
-                return Err(malformed(format!(
-                    "Unexpected attribute \"{found}\" in client-first-message."
-                )));
-            }
+            _ => return Err(ServerError::Malformed),
         }
         let bare = rest.0.to_vec();
         if rest.0.first() == Some(&b'm') {
@@ -400,12 +339,10 @@ impl<'a> ClientFinal<'a> {
                 break (&input[..before - 1], value);
             }
         };
-        let proof = std::str::from_utf8(proof)
-            .ok()
-            .and_then(Key::decode)
-            .ok_or_else(|| malformed("Malformed proof in client-final-message."))?;
+        let proof =
+            std::str::from_utf8(proof).ok().and_then(Key::decode).ok_or(ServerError::Malformed)?;
         if !rest.0.is_empty() {
-            return Err(malformed("Garbage found at the end of client-final-message."));
+            return Err(ServerError::Malformed);
         }
         Ok(Self { binding, nonce, proof, without_proof })
     }
@@ -416,41 +353,20 @@ struct Attributes<'a>(&'a [u8]);
 
 impl<'a> Attributes<'a> {
     fn expect(&mut self, name: u8) -> Result<&'a [u8], ServerError> {
-        if self.0.first() != Some(&name) {
-            let (name, found) = (char::from(name), shown(self.0.first()));
-            return Err(malformed(format!("Expected attribute \"{name}\" but found \"{found}\".")));
+        match self.any()? {
+            (found, value) if found == name => Ok(value),
+            _ => Err(ServerError::Malformed),
         }
-        self.value(name)
     }
 
     fn any(&mut self) -> Result<(u8, &'a [u8]), ServerError> {
-        match self.0.first() {
-            None => Err(malformed("Attribute expected, but found end of string.")),
-            Some(&name) if name.is_ascii_alphabetic() => Ok((name, self.value(name)?)),
-            other => {
-                let found = shown(other);
-                Err(malformed(format!(
-                    "Attribute expected, but found invalid character \"{found}\"."
-                )))
+        match self.0 {
+            [name, b'=', rest @ ..] if name.is_ascii_alphabetic() => {
+                let end = rest.iter().position(|&byte| byte == b',');
+                self.0 = end.map_or(&[], |end| &rest[end + 1..]);
+                Ok((*name, &rest[..end.unwrap_or(rest.len())]))
             }
-        }
-    }
-
-    /// The value after the name, which has been looked at but not consumed.
-    fn value(&mut self, name: u8) -> Result<&'a [u8], ServerError> {
-        let Some(rest) = self.0[1..].strip_prefix(b"=") else {
-            let name = char::from(name);
-            return Err(malformed(format!("Expected character \"=\" for attribute \"{name}\".")));
-        };
-        match rest.iter().position(|&byte| byte == b',') {
-            Some(end) => {
-                self.0 = &rest[end + 1..];
-                Ok(&rest[..end])
-            }
-            None => {
-                self.0 = &[];
-                Ok(rest)
-            }
+            _ => Err(ServerError::Malformed),
         }
     }
 }

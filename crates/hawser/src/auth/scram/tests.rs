@@ -427,7 +427,7 @@ fn every_malformed_message_of_a_server_is_an_error() {
 }
 
 #[test]
-fn malformed_messages_of_a_client_have_the_texts_of_postgresql() {
+fn malformed_messages_of_a_client_have_the_words_and_codes_of_postgresql() {
     let plain = |input: &[u8]| {
         next(&mut plain_server(Account::known(cheap_keys(b"x").verifier)), input).unwrap_err()
     };
@@ -436,38 +436,28 @@ fn malformed_messages_of_a_client_have_the_texts_of_postgresql() {
         next(&mut server(account, ServerBinding::EndPoint(vec![1]), SCRAM_SHA_256_PLUS), input)
             .unwrap_err()
     };
-    let details = [
-        (plain(b""), "The message is empty."),
-        (plain(b"n,,n=,r=x\0"), "Message length does not match input length."),
-        (plain(b"x"), "Unexpected channel-binding flag \"'x'\"."),
-        (plain(b"\xff"), "Unexpected channel-binding flag \"0xff\"."),
-        (plain(b"n"), "Comma expected, but found character \"0x00\"."),
-        (plain(b"nx"), "Comma expected, but found character \"'x'\"."),
-        (plain(b"y;"), "Comma expected, but found character \"';'\"."),
-        (plain(b"n,"), "Unexpected attribute \"0x00\" in client-first-message."),
-        (plain(b"n,x"), "Unexpected attribute \"'x'\" in client-first-message."),
-        (plain(b"n,,"), "Expected attribute \"n\" but found \"0x00\"."),
-        (plain(b"n,,r=x"), "Expected attribute \"n\" but found \"'r'\"."),
-        (plain(b"n,,n"), "Expected character \"=\" for attribute \"n\"."),
-        (plain(b"n,,n=,x"), "Expected attribute \"r\" but found \"'x'\"."),
-        (plain(b"n,,n=,r=x,1"), "Attribute expected, but found invalid character \"'1'\"."),
-        (plain(b"n,,n=,r=x,a"), "Expected character \"=\" for attribute \"a\"."),
-        (
-            plain(b"p=tls-server-end-point,,n=,r=x"),
-            "The client selected SCRAM-SHA-256 without channel binding, but the SCRAM message includes channel binding data.",
-        ),
-        (
-            plus(b"n,,n=,r=x"),
-            "The client selected SCRAM-SHA-256-PLUS, but the SCRAM message does not include channel binding data.",
-        ),
-        (
-            plus(b"y,,n=,r=x"),
-            "The client selected SCRAM-SHA-256-PLUS, but the SCRAM message does not include channel binding data.",
-        ),
-        (plus(b"p"), "Expected character \"=\" for attribute \"p\"."),
+    let malformed = [
+        plain(b""),
+        plain(b"n,,n=,r=x\0"),
+        plain(b"x"),
+        plain(b"\xff"),
+        plain(b"n"),
+        plain(b"nx"),
+        plain(b"y;"),
+        plain(b"n,"),
+        plain(b"n,x"),
+        plain(b"n,,"),
+        plain(b"n,,r=x"),
+        plain(b"n,,n"),
+        plain(b"n,,n=,x"),
+        plain(b"n,,n=,r=x,1"),
+        plain(b"n,,n=,r=x,a"),
+        plain(b"p=tls-server-end-point,,n=,r=x"),
+        plus(b"n,,n=,r=x"),
+        plus(b"y,,n=,r=x"),
+        plus(b"p"),
     ];
-    for (error, detail) in details {
-        assert_eq!(error.detail(), Some(detail));
+    for error in malformed {
         assert_eq!(error.to_string(), "malformed SCRAM message");
         assert_eq!(error.sqlstate(), "08P01");
     }
@@ -527,14 +517,8 @@ fn every_malformed_final_message_of_a_client_is_an_error() {
         (format!("c=biwsx,r=CSERVER,p={proof}"), ServerError::UnexpectedBinding),
         (format!("c=biws,r=CSERVERx,p={proof}"), ServerError::NonceMismatch),
         (format!("c=biws,r=SERVERC,p={proof}"), ServerError::NonceMismatch),
-        (
-            format!("{whole},x=y"),
-            ServerError::Malformed("Garbage found at the end of client-final-message.".to_owned()),
-        ),
-        (
-            whole.replace("p=A", "p="),
-            ServerError::Malformed("Malformed proof in client-final-message.".to_owned()),
-        ),
+        (format!("{whole},x=y"), ServerError::Malformed),
+        (whole.replace("p=A", "p="), ServerError::Malformed),
     ];
     for (input, expected) in table {
         assert_eq!(last(input.as_bytes()), expected, "{input}");
