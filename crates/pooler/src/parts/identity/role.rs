@@ -59,7 +59,7 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
     /// connection lacks. `None`: it needs the role, or that is there.
     #[inline]
     pub(crate) fn leaves_role_out(&self) -> Option<bool> {
-        let (desired, applied) = (self.client.session.desired(), self.backend.session.applied());
+        let (desired, applied) = (&self.client.session.desired, &self.backend.session.applied);
         if desired == applied {
             return None;
         }
@@ -73,7 +73,7 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
         if !is_first
             || self.backend.from_server.status() != TransactionStatus::Idle
             || self.client.is_session_mode()
-            || self.client.serving.is_exclusive()
+            || self.client.serving.exclusive
         {
             return None;
         }
