@@ -16,7 +16,7 @@ use crate::parts::pins::question::ASKED;
 use crate::parts::report::text::COVERED;
 use crate::session::part::{Part, PartSet, Policy};
 use crate::session::scan::{
-    Discard, Findings, OneOrAll, ScanOptions, SchemaChange, SetValue, Verb, is_plain, scan,
+    Findings, OneOrAll, ScanOptions, SchemaChange, SetValue, Verb, is_plain, scan,
 };
 use crate::session::settings::{PlanReads, can_move, is_custom, is_for_superusers};
 
@@ -714,7 +714,7 @@ impl Effects {
                 Verb::Set { name, .. } | Verb::Reset(name) => {
                     self.note_setting(PlanReads::of_results(name.as_bytes()));
                 }
-                Verb::ResetAll | Verb::Discard(Discard::All) => {
+                Verb::ResetAll | Verb::DiscardAll => {
                     self.note_setting(PlanReads::Own);
                 }
                 _ => {}
@@ -777,13 +777,13 @@ impl Unusual {
             Verb::ResetAll => {
                 self.resetting.add_all();
             }
-            Verb::Discard(Discard::All) => {
+            Verb::DiscardAll => {
                 self.resetting.add_all();
                 self.forgets_statements = true;
                 self.discards_all = true;
             }
             Verb::Deallocate(OneOrAll::All) => self.forgets_statements = true,
-            Verb::Shared(_) | Verb::Vacate(_) => self.changes_start_values = true,
+            Verb::Shared | Verb::Vacate(_) => self.changes_start_values = true,
             _ => {}
         }
     }

@@ -7,7 +7,7 @@
 
 use crate::relay::from_client::client_message::ClientMessage;
 use crate::relay::socket::Socket;
-use crate::session::scan::{Discard, ScanOptions, Verb, scan};
+use crate::session::scan::{ScanOptions, Verb, scan};
 use crate::wire::frame::{Framed, HEADER_BYTES};
 use crate::wire::{TransactionStatus, frame, frontend};
 
@@ -23,8 +23,8 @@ fn ends_role(text: &[u8], options: ScanOptions) -> Option<bool> {
         Verb::Set { name, local: false, .. } | Verb::Reset(name) => {
             is_role(name.as_bytes()).then_some(true)
         }
-        Verb::Discard(discard) => (*discard == Discard::All).then_some(true),
-        Verb::Commit { chain } | Verb::Rollback { chain } => (!chain).then_some(false),
+        Verb::DiscardAll => Some(true),
+        Verb::End { chain } => (!chain).then_some(false),
         _ => None,
     }
 }
