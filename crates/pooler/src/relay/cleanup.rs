@@ -21,7 +21,7 @@ use crate::relay::message::{Event, SERVER_SILENT, ToLoop};
 use crate::relay::request_queue::Request;
 use crate::relay::socket::Socket;
 use crate::relay::table::{Engine, Holder};
-use crate::session::part::{Part, Policy};
+use crate::session::part::Part;
 use crate::session::scan::{ScanOptions, scan};
 use crate::session::settings::SettingsBuilder;
 use crate::time::Time;
@@ -537,7 +537,7 @@ impl<S: Socket> Engine<S> {
             _ => Reset::No,
         });
         let exclusive = client.is_some_and(|c| c.serving.exclusive);
-        if client.is_some_and(|c| Policy::pooler().must_close_with(c.session.pins)) {
+        if client.is_some_and(|c| c.session.pins.must_close_with()) {
             backend.spoil_for_good();
         }
         backend.prepared.replay.forget();

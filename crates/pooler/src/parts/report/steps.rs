@@ -10,7 +10,7 @@ use crate::relay::backend::{Backend, Reset};
 use crate::relay::client::Client;
 use crate::relay::socket::Socket;
 use crate::session::canonical::is_unsafe_encoding;
-use crate::session::part::{Part, PartSet, Policy};
+use crate::session::part::{Part, PartSet};
 use crate::session::settings::{
     Settings, SettingsBuilder, can_move, is_custom, is_for_superusers, is_raw,
 };
@@ -137,7 +137,7 @@ impl<S: Socket> Backend<S> {
         }
         let Some(mut exact) = self.known.session_report.take() else { return };
         let left = exact.report.parts.minus(exact.unowned.parts);
-        if !to_its_first && (exact.report.is_cut || Policy::pooler().must_close_with(left)) {
+        if !to_its_first && (exact.report.is_cut || left.must_close_with()) {
             self.spoil_for_good();
         }
         exact.fresh = false;
@@ -334,14 +334,14 @@ impl<S: Socket> Client<S> {
         let Some(mut exact) = backend.known.session_report.take() else { return reported };
         backend.note_reported_names(&mut exact);
         let held = exact.report.parts.minus(exact.unowned.parts);
-        let mut pinning = Policy::pooler().pinning(held);
+        let mut pinning = held.pinning();
         if held.contains(Part::Listen) {
             pinning.insert(Part::Listen); // the text's LISTEN moves, and has left the backend by then
         }
         let one_keeps_it = self.is_session_mode() || self.serving.exclusive || backend.is_classic();
         let lasting = match one_keeps_it {
-            true => Policy::pooler().must_close_with(pinning),
-            false => Policy::pooler().must_close(pinning.minus(END_IS_REPORTED)),
+            true => pinning.must_close_with(),
+            false => pinning.minus(END_IS_REPORTED).must_close(),
         };
         if lasting {
             backend.spoil_for_good();

@@ -7,7 +7,7 @@ use crate::relay::backend::{Backend, Reset};
 use crate::relay::client::Client;
 use crate::relay::effects::{Effect, Effects, IN_DOUBT, Resetting, Unusual};
 use crate::relay::socket::Socket;
-use crate::session::part::{Part, PartSet, Undo};
+use crate::session::part::{Part, PartSet};
 use crate::session::scan::{ScanOptions, SchemaChange};
 
 impl<S: Socket> Backend<S> {
@@ -186,8 +186,7 @@ impl<S: Socket> Client<S> {
             // This one, too, leaves on the server what no command undoes.
             let lasting = self.lasting_pins(backend);
             let stays = |part: &Part| {
-                matches!(part.row().undo, Undo::CloseBackend | Undo::CloseWhileThere)
-                    || lasting.contains(*part)
+                PartSet::LASTING_WHILE_THERE.contains(*part) || lasting.contains(*part)
             };
             let stays = self.session.pins.iter().filter(stays).collect();
             let ends = std::mem::replace(&mut self.session.pins, stays);
