@@ -160,11 +160,6 @@ impl<S: Socket> Backend<S> {
         self.identity.epoch
     }
 
-    /// The number of transactions that it has run.
-    pub fn transactions(&self) -> u64 {
-        self.lending.transactions
-    }
-
     /// The settings in force, as they differ from the server's own.
     pub fn applied(&self) -> &Settings {
         &self.session.applied

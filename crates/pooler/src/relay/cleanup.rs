@@ -543,7 +543,7 @@ impl<S: Socket> Engine<S> {
         backend.prepared.replay.forget();
         backend.lending.waited_us = 0;
         backend.ahead.end();
-        backend.known.unverified.take();
+        backend.known.unverified = None;
         backend.lending.pinned = None;
         backend.lending.owe_reset(reset);
         if exclusive {
@@ -656,7 +656,7 @@ impl<S: Socket> Backend<S> {
         self.prepared.statements.leave_client();
         self.known.side_effects.forget_parsed();
         self.ahead.end();
-        self.known.unverified.take();
+        self.known.unverified = None;
         self.known.notifying.leave_client(self.lending.tidying == Tidying::AwaitingListener);
         self.lending.pinned = None;
         if !self.prepared.uncertain {

@@ -247,7 +247,7 @@ impl<S: Socket> Client<S> {
             }
             Deallocated::All => {
                 debug_assert!(self.names_are_settled());
-                self.prepared.statements.take();
+                self.prepared.statements = None;
                 self.forget_sql_statements();
                 b"DEALLOCATE ALL"
             }

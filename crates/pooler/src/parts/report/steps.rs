@@ -124,7 +124,7 @@ impl<S: Socket> Backend<S> {
     }
 
     fn believe_no_more(&mut self, error: ReportError) -> ReportError {
-        self.known.session_report.take();
+        self.known.session_report = None;
         self.lending.spoil("its server reported what cannot be read");
         error
     }

@@ -479,12 +479,12 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
         self.backend.with_functions(text, effects)
     }
 
-    /// The effects of a text that may be read in two ways: any, unless both say the same.
+    /// The effects of a text that may be read in several ways: the sum of all.
     pub(crate) fn effects_in_doubt(&self, text: &[u8]) -> Effects {
-        let reported = |name: &[u8]| self.backend.session.own.parameters.get(name).is_some();
         let [one, other] = [true, false].map(|standard_conforming_strings| {
             // Characters of an unknown encoding cannot be read.
             let options = ScanOptions { standard_conforming_strings, unsafe_encoding: true };
+            let reported = |name: &[u8]| self.backend.session.own.parameters.get(name).is_some();
             Effects::of(&scan(text, options), reported)
         });
         self.backend.with_functions(text, one.either(other))
