@@ -1,8 +1,8 @@
 //! What a PostgreSQL session is made of, and which parts of it a statement's text touches.
 //!
 //! # Model   a session is what its client has asked for; a backend is what has been applied to it.
-//!           [`part`] names the parts of that state and says for each how it becomes known, how it
-//!           is applied to another backend and how it is undone. [`scan`] finds in the text of a
+//!           [`part`] names the parts of that state and says which move to another backend and
+//!           which end with theirs. [`scan`] finds in the text of a
 //!           query which parts it may touch; [`settings`] holds the part that moves most often, [`aside`] changes it for a moment,
 //!           [`options`] where it starts and [`canonical`] in which form a server would show it;
 //!           [`report`] reads what a server with the extension says of all of it. `calls` finds the
@@ -10,7 +10,7 @@
 //! # Invariant  what is not understood never counts as harmless: it is `unsure`, and the caller
 //!           pins the client to its backend.
 //!
-//! `docs/sessions/README.md` shows the table of parts to readers; a test keeps the two equal.
+//! `docs/sessions/README.md` has the table of parts: how each becomes known, is applied and undone.
 
 pub mod aside;
 pub(crate) mod calls;

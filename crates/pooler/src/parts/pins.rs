@@ -53,35 +53,35 @@ impl<S: Socket> Engine<S> {
         now: Time,
     ) -> bool {
         let Some(client) = self.clients.get_mut(slot) else { return false };
-        if client.session.pins().is_empty() || client.is_session_mode() || client.is_unsettled() {
+        if client.session.pins.is_empty() || client.is_session_mode() || client.is_unsettled() {
             return false;
         }
         let bounded = client.keeps_to_ask();
         let Some(backend) = &mut client.backend else { return false };
         if bounded {
-            backend.lending.unpin(); // not for long: it does not count
+            backend.lending.pinned = None; // not for long: it does not count
             return false;
         }
         let weighed =
-            backend.lending.cancels_in_flight() == 0 && !backend.requests.has_syncs_in_doubt();
+            backend.lending.cancels_in_flight == 0 && !backend.requests.has_syncs_in_doubt();
         if !backend.is_at_rest() || !weighed {
             return false;
         }
-        if let Some(pinned) = backend.lending.pinned_mut() {
+        if let Some(pinned) = backend.lending.pinned.as_deref_mut() {
             pinned.question(false);
             return false;
         }
         let max = self.pools[client.pool as usize].settings.max_pinned;
         if let Some(pinned) = backend.pool.pins.pin(max, now) {
-            backend.lending.pin(pinned);
+            backend.lending.pinned = Some(Box::new(pinned));
             return false;
         }
         if !again && backend.pool.pins.has_in_question() {
             return false;
         }
-        if client.session.pins() == PartSet::of(&[Part::SequenceValue]) {
+        if client.session.pins == PartSet::of(&[Part::SequenceValue]) {
             // It loses only an answer, and gets the server's own error in its place.
-            client.session.set_pins(PartSet::EMPTY);
+            client.session.pins = PartSet::EMPTY;
             self.give_back_if_unused(host, slot, now);
             return false;
         }
@@ -95,7 +95,7 @@ impl<S: Socket> Engine<S> {
         .detail(format!(
             "{max} of the pool may be kept between transactions (max_pinned). This session would \
              keep one, too, for: {}.",
-            client.session.pins()
+            client.session.pins
         ))
         .hint(format!("{HINT}max_pinned."));
         self.say_goodbye(host, slot, &error, now);
@@ -113,7 +113,7 @@ impl<S: Socket> Engine<S> {
                 "session kept a server connection and sat idle longer than pin_timeout ({timeout:?})"
             ),
         )
-        .detail(format!("It is kept for: {}.", client.session.pins()))
+        .detail(format!("It is kept for: {}.", client.session.pins))
         .hint(format!("{HINT}pin_timeout."))
     }
 }

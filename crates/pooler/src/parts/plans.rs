@@ -16,10 +16,10 @@ impl<S: Socket> Backend<S> {
         const BEGIN: &[u8] = b"BEGIN ISOLATION LEVEL READ COMMITTED, NOT DEFERRABLE\0\0\0";
         self.inject_block(BEGIN, b"DISCARD PLANS".to_vec(), out);
         let table = &self.pool.statements;
-        self.prepared.statements_mut().mark_stale_if(|statement| {
+        self.prepared.statements.mark_stale_if(|statement| {
             !table.give_alike(&statement.settings, &statement.run_under)
         });
         self.session.plan_functions_under(desired);
-        self.session.own_function_plans(true);
+        self.session.function_plans_are_own = true;
     }
 }

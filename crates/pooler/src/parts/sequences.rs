@@ -75,8 +75,7 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
     /// earlier messages: only then is it known whether a transaction is open, in which the client's
     /// own earlier statement may have given the value.
     pub(crate) fn before_sequences(&mut self) -> Result<(), Halt> {
-        if self.client.is_session_mode() || self.client.session.pins().contains(Part::SequenceValue)
-        {
+        if self.client.is_session_mode() || self.client.session.pins.contains(Part::SequenceValue) {
             return Ok(()); // they are its own
         }
         // A function that is called by its oid may draw as well: it counts as one that does.
@@ -84,18 +83,18 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
         if self.backend.asks_for_sequences(asks) {
             return Ok(()); // others' values were discarded before its first message
         }
-        if self.backend.known.drawn().is_all_its_own() {
+        if self.backend.known.drawn.is_all_its_own() {
             return Ok(());
         }
         if self.backend.requests.is_in_pipeline() {
             if self.backend.from_server.status() != TransactionStatus::Failed {
                 self.passage.cut(self.backend)?;
-                if self.backend.known.drawn().by_client() {
+                if self.backend.known.drawn.by_client() {
                     self.keep_own_alone();
                 } else {
                     self.discard_sequences();
                 }
-                self.backend.prepared.forget_replay();
+                self.backend.prepared.replay.forget();
             }
             return Ok(());
         }
@@ -103,7 +102,7 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
         if !self.backend.may_have_failed() && !self.backend.requests.owes_client() {
             self.passage.cut(self.backend)?;
             if self.backend.from_server.status() == TransactionStatus::Idle
-                || !self.backend.known.drawn().by_client()
+                || !self.backend.known.drawn.by_client()
             {
                 self.discard_sequences();
             } else {
@@ -116,7 +115,7 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
     /// The same for a text that is too long to be examined, and may ask. If its client's own
     /// transaction has drawn, nothing is discarded: that would discard its own values, too.
     pub(crate) fn before_sequences_unseen(&mut self) -> Result<(), Halt> {
-        let drawn = self.backend.known.drawn();
+        let drawn = &self.backend.known.drawn;
         if drawn.by_others() && !drawn.by_client() { self.before_sequences() } else { Ok(()) }
     }
 
@@ -169,7 +168,7 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
     /// Whether a simple query of Hawser's would remove an unnamed statement that only the server
     /// knows, or that was sent for the current message, which binds it.
     fn is_beside_unnamed(&self) -> bool {
-        self.client.session.pins().contains(Part::UnnamedStatement)
+        self.client.session.pins.contains(Part::UnnamedStatement)
             || (self.header.kind == frontend::BIND
                 && frame::take_string(self.body).is_some_and(|(_, rest)| rest.first() == Some(&0)))
     }
@@ -191,9 +190,9 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
             // Other clients' values have been discarded at its start. (A later query of Hawser's
             // would remove its unnamed statement.)
             None if self.client.is_session_mode() => return Ok(()),
-            None if self.client.session.pins().contains(Part::SequenceValue) => return Ok(()), // its own
-            None if !self.backend.known.drawn().by_others() => return Ok(()),
-            None if self.client.session.asks() != Asks::Never || self.may_keep_first() => {}
+            None if self.client.session.pins.contains(Part::SequenceValue) => return Ok(()), // its own
+            None if !self.backend.known.drawn.by_others() => return Ok(()),
+            None if self.client.session.asks != Asks::Never || self.may_keep_first() => {}
             None if self.backend.pool.asking().has_asked()
                 && (self.header.kind != frontend::QUERY
                     || self
@@ -201,16 +200,16 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
                         .is_none_or(|text| is_several(text) || self.backend.draws(text))) => {}
             None => return Ok(()),
             Some(false) => return Ok(()),
-            Some(true) => self.backend.known.drawn_mut().discard_again(),
+            Some(true) => self.backend.known.drawn.discard_again(),
         }
-        if !self.backend.known.drawn().is_discarded() {
+        if !self.backend.known.drawn.is_discarded() {
             self.lift_first()?;
         }
         self.passage.cut(self.backend)?;
         // (The unnamed statement that it may bind is sent after this. In a pipeline of Hawser's,
         // this would be all that the backend has to do, and it would be given back if the message
         // waits.)
-        let beside = self.client.session.pins().contains(Part::UnnamedStatement);
+        let beside = self.client.session.pins.contains(Part::UnnamedStatement);
         self.backend.discard_sequences(beside, &mut self.passage.out);
         Ok(())
     }
@@ -225,7 +224,7 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
     /// the backend though none has ever asked.
     fn may_keep_first(&self) -> bool {
         self.backend.pool.asking().tries()
-            && !self.backend.known.drawn().by_client()
+            && !self.backend.known.drawn.by_client()
             && self.text_at_hand().is_some_and(inserts)
     }
 
@@ -257,10 +256,10 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
     #[inline]
     pub(crate) fn note_drawing(&mut self) {
         if matches!(self.header.kind, frontend::BIND | frontend::FUNCTION_CALL)
-            && !self.backend.known.drawn().by_client()
+            && !self.backend.known.drawn.by_client()
         {
             let draws = !self.text_at_hand().is_some_and(draws_nothing);
-            self.backend.known.drawn_mut().note(draws);
+            self.backend.known.drawn.note(draws);
         }
         if !matches!(self.header.kind, frontend::QUERY | frontend::BIND) {
             return;
@@ -290,10 +289,10 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
         };
         let known = &mut self.backend.known;
         if let Some(class) = class {
-            known.drawn_mut().note_text(class);
+            known.drawn.note_text(class);
         }
-        if known.session_report().is_none() {
-            known.drawn_mut().note_last(last);
+        if known.session_report.is_none() {
+            known.drawn.note_last(last);
         }
     }
 
@@ -312,12 +311,12 @@ impl<S: Socket> Backend<S> {
     /// remove.
     pub(crate) fn discard_sequences(&mut self, beside: bool, out: &mut Vec<u8>) {
         const DISCARD_SEQUENCES: &[u8] = b"DISCARD SEQUENCES";
-        if self.known.drawn().is_discarded() {
+        if self.known.drawn.is_discarded() {
             return;
         }
         let alone = !self.requests.is_in_pipeline() && !beside;
         self.inject_command(DISCARD_SEQUENCES.to_vec(), beside, out);
-        self.known.drawn_mut().discard(alone);
+        self.known.drawn.discard(alone);
     }
 
     /// Whether a text may draw from a sequence, by its words or by functions that it reaches.
@@ -325,7 +324,7 @@ impl<S: Socket> Backend<S> {
         if may_draw(text) {
             return !draws_nothing(text);
         }
-        self.known.functions().is_some_and(|functions| functions.draw(text))
+        self.known.functions.as_deref().is_some_and(|functions| functions.draw(text))
     }
 }
 
@@ -334,29 +333,29 @@ impl<S: Socket> Client<S> {
     /// keeps the backend until it has asked, unless other clients have drawn on it as well.
     #[inline]
     pub(crate) fn keep_to_ask(&mut self, backend: &mut Backend<S>, failed: bool) {
-        if backend.known.drawn().has_last() || self.session.pins().contains(Part::SequenceValue) {
+        if backend.known.drawn.has_last() || self.session.pins.contains(Part::SequenceValue) {
             self.settle_keeping(backend, failed);
         }
     }
 
     #[cold]
     fn settle_keeping(&mut self, backend: &mut Backend<S>, failed: bool) {
-        match backend.known.drawn_mut().take_last() {
+        match backend.known.drawn.take_last() {
             Some(last) => {
                 match last {
-                    Last::Drew => self.session.draws(),
+                    Last::Drew => self.session.asks.draws(),
                     Last::Asked => self.has_asked(backend),
                 }
                 let shares = !self.is_session_mode() && !backend.is_classic();
-                let is_own = match backend.known.session_report() {
-                    None => backend.known.drawn().is_all_its_own(),
+                let is_own = match backend.known.session_report.as_deref() {
+                    None => backend.known.drawn.is_all_its_own(),
                     Some(exact) => exact.is_drawn_by_holder(),
                 };
                 if is_own && shares && !failed {
                     self.keep_what_it_drew(backend);
                 }
             }
-            None if backend.known.session_report().is_none() => self.keep_what_it_drew(backend),
+            None if backend.known.session_report.is_none() => self.keep_what_it_drew(backend),
             None => {} // the report says whether it has drawn anything
         }
     }
@@ -364,36 +363,36 @@ impl<S: Socket> Client<S> {
     /// Pins the client that has drawn, or keeps it pinned: without bound if it has asked before,
     /// else within bounds. The same for one that has asked, where clients ask again.
     pub(crate) fn keep_what_it_drew(&mut self, backend: &mut Backend<S>) {
-        self.session.pin(Part::SequenceValue);
-        if self.session.asks() == Asks::Before {
+        self.session.pins.insert(Part::SequenceValue);
+        if self.session.asks == Asks::Before {
             return;
         }
         let others_wait = backend.pool.anybody_waits();
-        let kept = backend.known.drawn_mut().keep();
-        let text = backend.known.drawn().text();
+        let kept = backend.known.drawn.keep();
+        let text = backend.known.drawn.text();
         if (others_wait && kept > KEPT_TRANSACTIONS_MAX)
-            || !backend.pool.asking().is_kept_for(self.session.asks(), text, others_wait)
+            || !backend.pool.asking().is_kept_for(self.session.asks, text, others_wait)
         {
-            self.session.unpin(Part::SequenceValue); // not in vain: it was busy until now
+            self.session.pins.remove(Part::SequenceValue); // not in vain: it was busy until now
         }
     }
 
     /// The last that its transaction has done was to ask.
     fn has_asked(&mut self, backend: &mut Backend<S>) {
-        let mut text = backend.known.drawn().known_text();
-        if let Asks::Last(before) = self.session.asks() {
+        let mut text = backend.known.drawn.known_text();
+        if let Asks::Last(before) = self.session.asks {
             backend.pool.asking().note_again(before);
             text = text.or(before);
         }
-        self.session.has_asked(text);
-        backend.known.drawn_mut().asked();
-        self.session.unpin(Part::SequenceValue);
+        self.session.asks = Asks::Last(text);
+        backend.known.drawn.asked();
+        self.session.pins.remove(Part::SequenceValue);
     }
 
     /// Whether it keeps its backend for nothing but a question that it may never ask.
     pub(crate) fn keeps_to_ask(&self) -> bool {
-        self.session.asks() != Asks::Before
-            && self.session.pins() == PartSet::of(&[Part::SequenceValue])
+        self.session.asks != Asks::Before
+            && self.session.pins == PartSet::of(&[Part::SequenceValue])
     }
 
     /// The same, and it has done so for as long as it may.
@@ -402,7 +401,7 @@ impl<S: Socket> Client<S> {
         let max = if others_wait { KEPT_WHILE_OTHERS_WAIT } else { KEPT_MAX };
         self.keeps_to_ask()
             && self.backend.as_ref().is_some_and(|backend| {
-                backend.is_at_rest() && now.since(backend.lending.since()) >= max
+                backend.is_at_rest() && now.since(backend.lending.since) >= max
             })
     }
 }
@@ -411,7 +410,7 @@ impl<S: Socket> Engine<S> {
     /// Gives back the backend of a client that has kept it for long enough, and has not asked.
     pub(crate) fn stop_keeping_to_ask<H: Host<S>>(&mut self, host: &mut H, slot: Slot, now: Time) {
         let Some(client) = self.clients.get_mut(slot) else { return };
-        client.session.unpin(Part::SequenceValue);
+        client.session.pins.remove(Part::SequenceValue);
         if let Some(backend) = &mut client.backend {
             backend.note_unasked();
         }

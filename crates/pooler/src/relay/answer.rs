@@ -58,7 +58,7 @@ impl<S: Socket> Client<S> {
 
     /// Whether it is being disconnected, and has got all that it is to get.
     pub(crate) fn has_its_last_words(&self) -> bool {
-        self.serving.state() == ClientState::Closing
+        self.serving.state == ClientState::Closing
             && !self.awaits_last_words()
             && self.has_taken_all()
     }
@@ -70,19 +70,19 @@ impl<S: Socket> Client<S> {
 
     /// Whether it may not have read its last answer yet, and waits for no other.
     pub(crate) fn may_have_just_been_answered(&self, now: Time) -> bool {
-        let since = match (&self.backend, self.serving.state()) {
+        let since = match (&self.backend, self.serving.state) {
             (None, ClientState::Idle) => self.times.since(),
             (Some(backend), ClientState::Active)
                 if !backend.requests.owes_beside_ours()
                     && !backend.requests.is_in_pipeline()
                     && !backend.requests.is_copying_in() =>
             {
-                backend.lending.since()
+                backend.lending.since
             }
             _ => return false,
         };
         !self.is_to_be_greeted()
-            && !self.serving.is_held()
+            && !self.serving.held
             && self.input.is_empty()
             && (now.since(since) < LAST_WORDS_AFTER || !self.has_taken_all())
     }
@@ -92,7 +92,7 @@ impl<S: Socket> Client<S> {
     #[inline]
     pub(crate) fn waits_to_write(&self) -> bool {
         self.at_socket.unread.is_any()
-            || self.serving.state() == ClientState::Closing
+            || self.serving.state == ClientState::Closing
             || self.pending_session.is_some()
             || !self.has_taken_all()
             || self.backend.as_ref().is_some_and(|backend| backend.from_server.unread.is_any())

@@ -160,14 +160,9 @@ impl<S: Socket> Backend<S> {
         self.identity.epoch
     }
 
-    /// The number of transactions that it has run.
-    pub fn transactions(&self) -> u64 {
-        self.lending.transactions()
-    }
-
     /// The settings in force, as they differ from the server's own.
     pub fn applied(&self) -> &Settings {
-        self.session.applied()
+        &self.session.applied
     }
 
     /// Its place in its home loop's table.
@@ -203,7 +198,7 @@ impl<S: Socket> Backend<S> {
     pub(crate) fn is_at_rest(&self) -> bool {
         !self.from_server.has_gone()
             && !self.ahead.waits()
-            && !self.prepared.replay().is_healing()
+            && !self.prepared.replay.is_healing()
             && self.requests.is_at_rest()
             && self.from_server.status() == TransactionStatus::Idle
             && !self.to_server.is_open()
@@ -234,16 +229,16 @@ impl<S: Socket> Backend<S> {
     /// statement fail, whichever client sends it (XX000, "StartTransactionCommand: unexpected state
     /// STARTED"). PostgreSQL 18 does that; 15 and 17 do not.
     pub(crate) fn is_left_started_by_mixed_pipelines(&self) -> bool {
-        self.session.parameters().major_version() >= 18
+        self.session.own.parameters.major_version() >= 18
     }
 
     /// The effects of a text, together with those of the functions that it may call.
     #[inline]
     pub(crate) fn with_functions(&self, text: &[u8], effects: Effects) -> Effects {
-        match self.known.functions() {
+        match self.known.functions.as_deref() {
             None => effects,
             Some(functions) => {
-                let reported = self.known.session_report().is_some();
+                let reported = self.known.session_report.is_some();
                 let mut effects = functions.add_to(effects, text, reported);
                 if effects.may(Effect::ExecutesStrings) && !reported {
                     effects.absorb(&Effects::of_strings(text, &|name: &[u8]| self.reports(name)));
@@ -259,7 +254,7 @@ impl<S: Socket> Backend<S> {
         effects: &Effects,
         values: impl IntoIterator<Item = &'a [u8]>,
     ) -> Option<Effects> {
-        if !effects.may(Effect::ExecutesStrings) || self.known.session_report().is_some() {
+        if !effects.may(Effect::ExecutesStrings) || self.known.session_report.is_some() {
             return None;
         }
         let mut all = effects.clone();
@@ -272,14 +267,14 @@ impl<S: Socket> Backend<S> {
 
     /// Whether the server reports this setting, given in lower case.
     fn reports(&self, name: &[u8]) -> bool {
-        self.session.parameters().get(name).is_some()
+        self.session.own.parameters.get(name).is_some()
     }
 
     /// The effects of the functions that a text may call, where the text itself has none. `None`:
     /// there are none.
     #[inline]
     pub(crate) fn effects_of_functions(&self, text: &[u8]) -> Option<Effects> {
-        let functions = self.known.functions()?;
+        let functions = self.known.functions.as_deref()?;
         (!functions.say_nothing_of(text)).then(|| self.with_functions(text, Effects::default()))
     }
 
@@ -287,11 +282,11 @@ impl<S: Socket> Backend<S> {
     /// under these settings. (Where no function keeps plans, this is neither checked nor tracked.)
     #[inline]
     pub(crate) fn has_function_plans_of(&mut self, settings: &Settings) -> bool {
-        if !self.known.keeps_plans() || self.session.has_own_function_plans() {
+        if !self.known.keeps_plans || self.session.function_plans_are_own {
             return true;
         }
-        match self.session.function_plans() {
-            FunctionPlans::Under(basis, known) if *basis == self.session.basis() => {
+        match &self.session.function_plans {
+            FunctionPlans::Under(basis, known) if *basis == self.session.own.basis => {
                 if known.is_shared_with(settings) {
                     return true;
                 }
@@ -299,8 +294,8 @@ impl<S: Socket> Backend<S> {
                     return false;
                 }
             }
-            FunctionPlans::None if self.lending.transactions() == 0 => {
-                self.session.own_function_plans(true);
+            FunctionPlans::None if self.lending.transactions == 0 => {
+                self.session.function_plans_are_own = true;
             }
             _ => return false,
         }
@@ -313,9 +308,9 @@ impl<S: Socket> Backend<S> {
         if !effects.may(Effect::ChangesCatalog) {
             return;
         }
-        let reported = |name: &[u8]| self.session.parameters().get(name).is_some();
+        let reported = |name: &[u8]| self.session.own.parameters.get(name).is_some();
         if let Some(foreseen) = self.pool.foresee(text, reported) {
-            self.known.side_effects_mut().foresee(foreseen);
+            self.known.side_effects.foresee(foreseen);
             self.known.learn_functions(&self.pool);
         }
     }
@@ -327,14 +322,14 @@ impl<S: Socket> Backend<S> {
 
     /// Whether each client has its own statements of the protocol (max_prepared_statements = 0).
     pub(crate) fn shares_nothing(&self) -> bool {
-        self.prepared.statements().keeps_none()
+        self.prepared.statements.keeps_none()
     }
 
     /// The application_name in force.
     pub(crate) fn application_name(&self) -> String {
-        let value = match self.session.applied().get(b"application_name") {
+        let value = match self.session.applied.get(b"application_name") {
             Some(value) => value,
-            None => self.session.parameters().get(b"application_name").unwrap_or_default(),
+            None => self.session.own.parameters.get(b"application_name").unwrap_or_default(),
         };
         String::from_utf8_lossy(value).into_owned()
     }

@@ -21,7 +21,7 @@ use crate::relay::message::{Event, SERVER_SILENT, ToLoop};
 use crate::relay::request_queue::Request;
 use crate::relay::socket::Socket;
 use crate::relay::table::{Engine, Holder};
-use crate::session::part::{Part, Policy};
+use crate::session::part::Part;
 use crate::session::scan::{ScanOptions, scan};
 use crate::session::settings::SettingsBuilder;
 use crate::time::Time;
@@ -48,7 +48,7 @@ impl<S: Socket> Engine<S> {
         let mut out = Vec::new();
         while let Some(answer) = backend.requests.take_own_answer() {
             out.extend_from_slice(answer.bytes);
-            client.confirm(answer.change.as_ref(), backend.prepared.unnamed_mut());
+            client.confirm(answer.change.as_ref(), &mut backend.prepared.unnamed);
         }
         client.backend = Some(backend);
         self.say(host, slot, &out, now);
@@ -64,7 +64,7 @@ impl<S: Socket> Engine<S> {
         }
         if let Some(backend) = client.backend.take() {
             client.rest(now);
-            let waits = client.serving.release() || client.has_next_message();
+            let waits = std::mem::take(&mut client.serving.held) || client.has_next_message();
             self.give_back(host, backend, now);
             if waits {
                 self.resume_later(slot);
@@ -81,18 +81,17 @@ impl<S: Socket> Engine<S> {
     ) {
         debug_assert!(backend.is_at_rest(), "a backend is given back in the middle of something");
         backend.leave_client();
-        if backend.known.notifying().is_noted() {
+        if backend.known.notifying.is_noted() {
             if backend.needs_fence() {
                 self.fence_backend(host, backend, now);
                 return;
             }
-            backend.known.notifying_mut().is_left();
+            backend.known.notifying.is_left();
             backend.pool.notifiers().leaves(backend.process(), now);
         }
         if let Some(reason) = self.unfit(&backend, now) {
             self.close_backend(host, backend, reason, now);
-        } else if backend.requests.has_syncs_in_doubt() || backend.lending.reset_due() != Reset::No
-        {
+        } else if backend.requests.has_syncs_in_doubt() || backend.lending.reset_due != Reset::No {
             backend.lending.begin_tidying(Tidying::Draining, now);
             self.tidy_on(host, backend, now);
         } else if backend.from_server.unread.is_any() {
@@ -102,7 +101,7 @@ impl<S: Socket> Engine<S> {
             let place = backend.place();
             self.keep(backend);
             self.tidy_later(place);
-        } else if backend.lending.cancels_in_flight() > 0 {
+        } else if backend.lending.cancels_in_flight > 0 {
             // The signal may still arrive: a client that got the backend now could lose a query
             // (trap 16).
             backend.lending.begin_tidying(Tidying::AwaitingCancel, now);
@@ -126,13 +125,13 @@ impl<S: Socket> Engine<S> {
         };
         let pool = &self.pools[view as usize].pool;
         let session = &backend.session;
-        let settings = pool.mark_of(session.applied().mark(), session.basis());
-        let has = Has { names: session.custom(), lasting: session.lasting(), settings };
+        let settings = pool.mark_of(session.applied.mark(), session.own.basis);
+        let has = Has { names: session.custom, lasting: session.lasting, settings };
         let released = pool.lock().release_with(
             id,
             backend,
             has,
-            |backend, statement| backend.prepared.statements().has(statement),
+            |backend, statement| backend.prepared.statements.has(statement),
             self.id,
             now,
         );
@@ -191,8 +190,7 @@ impl<S: Socket> Engine<S> {
         mut backend: Box<Backend<S>>,
         now: Time,
     ) {
-        let waits =
-            self.clients.get(slot).is_some_and(|c| c.serving.state() == ClientState::Waiting);
+        let waits = self.clients.get(slot).is_some_and(|c| c.serving.state == ClientState::Waiting);
         if !waits {
             if let Some(resident) = self.resident.get_mut(backend.place()) {
                 resident.holder = Holder::Pool;
@@ -202,7 +200,7 @@ impl<S: Socket> Engine<S> {
         }
         let Some(client) = self.clients.get_mut(slot) else { return };
         let waited = now.micros_since(client.times.since());
-        backend.lending.has_been_waited_for(waited);
+        backend.lending.waited_us = waited;
         let (pool, home) = (client.pool, backend.home());
         self.stats(pool).wait.record(waited);
         if self.take_over(host, slot, backend, home, now).is_ok() {
@@ -220,7 +218,7 @@ impl<S: Socket> Engine<S> {
     fn unfit(&self, backend: &Backend<S>, now: Time) -> Option<&'static str> {
         let view = self.pools.get(self.resident.get(backend.place())?.pool as usize)?;
         let settings = &view.settings;
-        if let Some(reason) = backend.lending.spoiled() {
+        if let Some(reason) = backend.lending.spoiled {
             return Some(reason);
         }
         if let Some(reason) = view.outdated(backend) {
@@ -228,13 +226,13 @@ impl<S: Socket> Engine<S> {
         }
         // One that has served no client yet is not too old for its first, whatever the setting.
         if !settings.server_lifetime.is_zero()
-            && backend.lending.transactions() > 0
+            && backend.lending.transactions > 0
             && now.since(backend.opened()) >= settings.server_lifetime
         {
             return Some("server_lifetime");
         }
         if settings.server_max_transactions > 0
-            && backend.lending.transactions() >= settings.server_max_transactions
+            && backend.lending.transactions >= settings.server_max_transactions
         {
             return Some("server_max_transactions");
         }
@@ -280,10 +278,10 @@ impl<S: Socket> Engine<S> {
         reason: &str,
     ) {
         self.resident.remove(backend.place());
-        if backend.known.notifying().is_noted() {
+        if backend.known.notifying.is_noted() {
             backend.pool.notifiers().ended(backend.process());
         }
-        if backend.known.side_effects().has_schema() {
+        if backend.known.side_effects.has_schema() {
             backend.pool.schema_changed(); // the server may have received its COMMIT
         }
         if backend.is_at_rest() {
@@ -387,13 +385,13 @@ impl<S: Socket> Engine<S> {
         self.leave_queue(slot);
         self.give_held_answer(slot);
         let Some(client) = self.clients.get_mut(slot) else { return };
-        if client.serving.state() == ClientState::Closing {
+        if client.serving.state == ClientState::Closing {
             return;
         }
         host.event(Event::ErrorSent { error });
         let backend = client.backend.take();
         let half_a_message = backend.as_ref().is_some_and(|b| b.is_in_mid_answer());
-        client.serving.close();
+        client.serving.state = ClientState::Closing;
         client.input.clear();
         if !half_a_message {
             client.pending_session().last_words = Some(Box::new(error.clone()));
@@ -464,7 +462,7 @@ impl<S: Socket> Engine<S> {
             self.close_client(host, slot, reason, now);
             return;
         }
-        client.serving.close();
+        client.serving.state = ClientState::Closing;
         client.input.clear();
         self.arm_goodbye(slot, now);
     }
@@ -473,7 +471,7 @@ impl<S: Socket> Engine<S> {
     fn leave_queue(&mut self, slot: Slot) {
         let id = self.client_id(slot);
         if let Some(client) = self.clients.get(slot)
-            && client.serving.state() == ClientState::Waiting
+            && client.serving.state == ClientState::Waiting
         {
             // If it is not in the queue any more, a backend is on its way, and is given back on
             // arrival.
@@ -493,7 +491,7 @@ impl<S: Socket> Engine<S> {
         let Some(client) = self.clients.get_mut(slot) else { return };
         let backend = client.backend.take();
         let reads_nothing =
-            !client.output.is_empty() && client.serving.state() != ClientState::Closing;
+            !client.output.is_empty() && client.serving.state != ClientState::Closing;
         if let Some(mut backend) = backend {
             if reads_nothing && client.output.len() > limits::OUTPUT_HIGH_BYTES {
                 backend.lending.spoil("its client read nothing");
@@ -527,10 +525,10 @@ impl<S: Socket> Engine<S> {
         now: Time,
     ) {
         let client = self.clients.get(slot);
-        let reset = client.map_or(Reset::No, |c| match c.serving.mode() {
+        let reset = client.map_or(Reset::No, |c| match c.serving.mode {
             PoolMode::Session => Reset::AsConfigured,
-            _ if c.session.pins().contains(Part::TemporaryObject)
-                && c.session.pins().contains(Part::AdvisoryLock) =>
+            _ if c.session.pins.contains(Part::TemporaryObject)
+                && c.session.pins.contains(Part::AdvisoryLock) =>
             {
                 Reset::AllTemporaryFirst
             }
@@ -538,15 +536,15 @@ impl<S: Socket> Engine<S> {
             _ if c.is_pinned() || c.is_unsettled() => Reset::All,
             _ => Reset::No,
         });
-        let exclusive = client.is_some_and(|c| c.serving.is_exclusive());
-        if client.is_some_and(|c| Policy::pooler().must_close_with(c.session.pins())) {
+        let exclusive = client.is_some_and(|c| c.serving.exclusive);
+        if client.is_some_and(|c| c.session.pins.must_close_with()) {
             backend.spoil_for_good();
         }
-        backend.prepared.forget_replay();
-        backend.lending.has_been_waited_for(0);
+        backend.prepared.replay.forget();
+        backend.lending.waited_us = 0;
         backend.ahead.end();
-        backend.known.settle_doubt();
-        backend.lending.unpin();
+        backend.known.unverified = None;
+        backend.lending.pinned = None;
         backend.lending.owe_reset(reset);
         if exclusive {
             backend.lending.spoil("it served one client alone");
@@ -559,7 +557,7 @@ impl<S: Socket> Engine<S> {
             self.close_backend(host, backend, "its client left in the middle of a message", now);
             return;
         }
-        if let Some(reason) = backend.lending.spoiled() {
+        if let Some(reason) = backend.lending.spoiled {
             self.close_backend(host, backend, reason, now);
             return;
         }
@@ -567,7 +565,7 @@ impl<S: Socket> Engine<S> {
             self.close_backend(host, backend, "server closed the connection", now);
             return;
         }
-        backend.lending.rests(now);
+        backend.lending.since = now;
         if !backend.requests.is_empty() {
             backend.lending.begin_tidying(Tidying::Draining, now);
             backend.cancel_what_was_sent(host, self.id);
@@ -590,27 +588,27 @@ impl<S: Socket> Engine<S> {
         mut backend: Box<Backend<S>>,
         now: Time,
     ) {
-        if !backend.requests.is_empty() || backend.lending.tidying() == Tidying::AwaitingListener {
+        if !backend.requests.is_empty() || backend.lending.tidying == Tidying::AwaitingListener {
             self.keep(backend);
             return;
         }
-        if backend.lending.tidying() == Tidying::Fencing {
+        if backend.lending.tidying == Tidying::Fencing {
             backend.requests.settle_doubt();
         }
-        if backend.lending.cancels_in_flight() > 0 {
+        if backend.lending.cancels_in_flight > 0 {
             // The signal must not hit a query of Hawser's.
             self.keep(backend);
             return;
         }
-        let reset_query = match backend.lending.reset_due() {
+        let reset_query = match backend.lending.reset_due {
             Reset::No => None,
             Reset::AsConfigured => Some(backend.pool.settings().server_reset_query.clone()),
             Reset::All | Reset::AllTemporaryFirst => Some(DISCARD_ALL.into()),
         };
-        let next = match (backend.lending.tidying(), backend.from_server.status()) {
+        let next = match (backend.lending.tidying, backend.from_server.status()) {
             _ if backend.requests.has_syncs_in_doubt() => Some((Tidying::Fencing, &b""[..])),
             (_, TransactionStatus::InTransaction | TransactionStatus::Failed) => {
-                if backend.lending.tidying() == Tidying::RollingBack {
+                if backend.lending.tidying == Tidying::RollingBack {
                     self.close_backend(host, backend, "its transaction could not be ended", now);
                     return;
                 }
@@ -639,8 +637,7 @@ impl<S: Socket> Engine<S> {
         };
         backend.lending.begin_tidying(tidying, now);
         let mut out = Vec::new();
-        if tidying == Tidying::Resetting && backend.lending.reset_due() == Reset::AllTemporaryFirst
-        {
+        if tidying == Tidying::Resetting && backend.lending.reset_due == Reset::AllTemporaryFirst {
             backend.inject_query(b"DISCARD TEMP", &mut out);
         }
         backend.inject_query(query, &mut out);
@@ -655,24 +652,22 @@ impl<S: Socket> Engine<S> {
 impl<S: Socket> Backend<S> {
     /// Its client needs it no more: forgets what belonged to that client alone.
     fn leave_client(&mut self) {
-        self.prepared.unnamed_mut().leave_client();
-        self.prepared.statements_mut().leave_client();
-        self.known.side_effects_mut().forget_parsed();
+        self.prepared.unnamed.leave_client();
+        self.prepared.statements.leave_client();
+        self.known.side_effects.forget_parsed();
         self.ahead.end();
-        self.known.settle_doubt();
-        self.known
-            .notifying_mut()
-            .leave_client(self.lending.tidying() == Tidying::AwaitingListener);
-        self.lending.unpin();
-        if !self.prepared.is_uncertain() {
-            self.prepared.statements_mut().settle();
+        self.known.unverified = None;
+        self.known.notifying.leave_client(self.lending.tidying == Tidying::AwaitingListener);
+        self.lending.pinned = None;
+        if !self.prepared.uncertain {
+            self.prepared.statements.settle();
         }
-        self.known.drawn_mut().give_back();
+        self.known.drawn.give_back();
         self.session.settle_texts();
         self.requests.break_run();
         self.requests.forget_portals();
-        let reset = self.lending.end_tidying() == Tidying::Resetting;
-        if !reset && self.lending.reset_due() == Reset::No && self.has_left_overs() {
+        let reset = std::mem::replace(&mut self.lending.tidying, Tidying::No) == Tidying::Resetting;
+        if !reset && self.lending.reset_due == Reset::No && self.has_left_overs() {
             self.lending.owe_reset(Reset::All);
         }
         self.leave_unowned(false);
@@ -702,13 +697,13 @@ impl<S: Socket> Backend<S> {
     /// A reset query has succeeded. What the operator's own query leaves, the next client of
     /// session mode would find: the server is asked for it.
     fn was_reset(&mut self, query: &[u8]) {
-        self.lending.was_reset();
-        self.prepared.unnamed_mut().taken_by_query();
-        let reported = |name: &[u8]| self.session.parameters().get(name).is_some();
+        self.lending.reset_due = Reset::No;
+        self.prepared.unnamed.taken_by_query();
+        let reported = |name: &[u8]| self.session.own.parameters.get(name).is_some();
         let effects = Effects::of(&scan(query, ScanOptions::default()), reported);
         let Some(unusual) = effects.unusual else { return };
         if unusual.discards_all {
-            self.known.drawn_mut().forget_others();
+            self.known.drawn.forget_others();
         }
         if unusual.forgets_statements {
             self.prepared.forget_all();
@@ -717,12 +712,12 @@ impl<S: Socket> Backend<S> {
             return;
         }
         // The server has reported the settings that it reports; the others have their start values.
-        let mut settings = SettingsBuilder::from(self.session.applied());
-        let names = self.session.applied().iter().map(|(name, _)| name);
+        let mut settings = SettingsBuilder::from(&self.session.applied);
+        let names = self.session.applied.iter().map(|(name, _)| name);
         for name in names.filter(|name| unusual.discards_all || unusual.resetting.takes(name)) {
             settings.remove(name);
         }
         let settings = self.pool.interner().share(settings.build());
-        self.session.apply(settings);
+        self.session.applied = settings;
     }
 }

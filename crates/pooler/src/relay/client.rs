@@ -18,7 +18,7 @@ use crate::parts::statements::description::Seen;
 use crate::parts::statements::of_client::ClientPrepared;
 use crate::parts::statements::shared::{Statement, StatementMemory};
 use crate::relay::backend::Backend;
-use crate::relay::client_info::{ClientAbout, ClientSecret, PoolMode};
+use crate::relay::client_info::{ClientAbout, ClientSecret, ClientState, PoolMode};
 use crate::relay::limits;
 use crate::relay::pending_bytes::PendingBytes;
 use crate::relay::pending_session::{Farewell, PendingSession};
@@ -72,19 +72,19 @@ impl<S: Socket> Client<S> {
     /// It has no backend and wants none from now on.
     #[inline]
     pub(crate) fn rest(&mut self, now: Time) {
-        self.serving.rest();
+        self.serving.state = ClientState::Idle;
         self.times.begin(now);
     }
 
     /// Whether its messages go to the server as they are: one backend serves it for its life.
     pub(crate) fn is_session_mode(&self) -> bool {
-        self.serving.mode() == PoolMode::Session
+        self.serving.mode == PoolMode::Session
     }
 
     /// Whether it keeps its backend when its transaction ends.
     pub(crate) fn is_pinned(&self) -> bool {
-        self.serving.mode() == PoolMode::Session
-            || !self.session.pins().is_empty()
+        self.serving.mode == PoolMode::Session
+            || !self.session.pins.is_empty()
             || self.reset_under_way().is_some_and(PendingReset::discards_all)
             || self.keeps_backend_to_listen()
     }
@@ -97,7 +97,7 @@ impl<S: Socket> Client<S> {
         }
         let start = &self.record.start;
         let mut parts = parts_of_start(start);
-        if backend.session.makes_temporary() && start.get(b"search_path").is_none() {
+        if backend.session.own.makes_temporary && start.get(b"search_path").is_none() {
             parts.insert(Part::TemporaryObject);
         }
         parts
@@ -114,7 +114,7 @@ impl<S: Socket> Client<S> {
             Part::SessionCatalog,
         ]);
         self.is_session_mode()
-            || self.session.pins().intersects(THERE)
+            || self.session.pins.intersects(THERE)
             || !self.sql_statements().is_empty()
     }
 
@@ -203,7 +203,7 @@ impl<S: Socket> Client<S> {
     /// one.
     pub(crate) fn rebind(&mut self, portal: &[u8]) {
         if portal.is_empty() {
-            self.prepared.bind_other();
+            self.prepared.bound = None;
         } else if let Some(extra) = &mut self.pending_session {
             extra.portals.forget_undescribed(portal);
         }
@@ -212,15 +212,18 @@ impl<S: Socket> Client<S> {
     /// Where to note the description of a portal that the client gets.
     pub(crate) fn described_by(&self, portal: &[u8]) -> Option<Arc<Seen>> {
         if portal.is_empty() {
-            return self.prepared.bound().cloned();
+            return self.prepared.bound.as_ref().cloned();
         }
         self.pending_session.as_ref()?.portals.described_by(portal)
     }
 
     /// A name stands for another statement from now on.
     pub(crate) fn restate(&mut self, name: &[u8], statement: &Arc<Statement>) {
-        let named =
-            self.prepared.statements_mut().and_then(|names| names.get_mut(significant(name)));
+        let named = self
+            .prepared
+            .statements
+            .as_deref_mut()
+            .and_then(|names| names.get_mut(significant(name)));
         if let Some(named) = named {
             named.statement = statement.clone();
         }
@@ -229,7 +232,7 @@ impl<S: Socket> Client<S> {
     /// Removes a name, while nothing is outstanding. Returns whether it stood for a statement.
     pub(crate) fn forget_statement(&mut self, name: &[u8]) -> bool {
         debug_assert!(self.names_are_settled());
-        let names = self.prepared.statements_mut();
+        let names = self.prepared.statements.as_deref_mut();
         names.is_some_and(|names| names.change(|names| names.remove(significant(name))))
     }
 
@@ -244,13 +247,13 @@ impl<S: Socket> Client<S> {
             }
             Deallocated::All => {
                 debug_assert!(self.names_are_settled());
-                self.prepared.take_statements();
+                self.prepared.statements = None;
                 self.forget_sql_statements();
                 b"DEALLOCATE ALL"
             }
         };
         // As any simple query does (`exec_simple_query`, postgres.c).
-        self.prepared.unnamed_mut().forget();
+        self.prepared.unnamed = None;
         self.settle();
         let mut answer = Vec::with_capacity(32);
         build::command_complete(&mut answer, tag);

@@ -14,9 +14,9 @@ mod executed;
 use crate::parts::listen::named::Named;
 use crate::parts::pins::question::ASKED;
 use crate::parts::report::text::COVERED;
-use crate::session::part::{Part, PartSet, Policy};
+use crate::session::part::{Part, PartSet};
 use crate::session::scan::{
-    Discard, Findings, OneOrAll, ScanOptions, SchemaChange, SetValue, Verb, is_plain, scan,
+    Findings, OneOrAll, ScanOptions, SchemaChange, SetValue, Verb, is_plain, scan,
 };
 use crate::session::settings::{PlanReads, can_move, is_custom, is_for_superusers};
 
@@ -321,7 +321,7 @@ impl Effects {
 
     /// Whether it may leave state that only the end of the server connection removes.
     pub(crate) fn leaves_what_stays(&self) -> bool {
-        self.may(Effect::Spoils) || Policy::pooler().must_close_with(self.pins)
+        self.may(Effect::Spoils) || self.pins.must_close_with()
     }
 
     /// Whether the server may listen after it.
@@ -463,7 +463,7 @@ impl Effects {
     /// strings that a function executes, of which no report comes before, settings before the end
     /// of their transaction, and notifications.
     pub(crate) fn unreported(&self) -> Self {
-        let closes = |part: &Part| Policy::pooler().must_close(PartSet::of(&[*part]));
+        let closes = |part: &Part| PartSet::of(&[*part]).must_close();
         let pins = self.pins.intersection(PartSet::of(&[Part::SessionCatalog]));
         let does = self.does.only(&[Effect::ExecutesStrings, Effect::Notifies]);
         let mut unreported = Self { pins, does, sets: self.sets, ..Self::default() };
@@ -534,10 +534,9 @@ impl Effects {
     /// From the scan of a text. `reported` says whether the server reports a setting, given in
     /// lower case.
     pub fn of(findings: &Findings, reported: impl Fn(&[u8]) -> bool) -> Self {
-        let policy = Policy::pooler();
         let parts = findings.parts(&reported);
         let mut effects = Self {
-            pins: policy.pinning(parts).union(parts.intersection(IN_DOUBT_OR_SQL)),
+            pins: parts.pinning().union(parts.intersection(IN_DOUBT_OR_SQL)),
             does: Self::found(findings, parts),
             schema: if findings.unsure { SchemaChange::All } else { findings.schema },
             ..Self::default()
@@ -593,7 +592,6 @@ impl Effects {
 impl Effects {
     /// What the scan shows beside parts of the session.
     fn found(findings: &Findings, parts: PartSet) -> EffectSet {
-        let policy = Policy::pooler();
         let unsure = findings.unsure;
         let prepares = findings.flags.contains(Part::SqlStatement);
         let sets =
@@ -602,8 +600,8 @@ impl Effects {
         // function.
         let changes = findings.changes_catalog || findings.schema == SchemaChange::All;
         [
-            (Effect::Spoils, unsure || policy.must_close(parts)),
-            (Effect::SpoilsUnseen, policy.must_close(parts.minus(COVERED))),
+            (Effect::Spoils, unsure || parts.must_close()),
+            (Effect::SpoilsUnseen, parts.minus(COVERED).must_close()),
             (Effect::Rereads, unsure || findings.rereads),
             (Effect::ResetsByNull, !findings.nulls.is_empty()),
             (Effect::ResetsByParameter, findings.given),
@@ -714,7 +712,7 @@ impl Effects {
                 Verb::Set { name, .. } | Verb::Reset(name) => {
                     self.note_setting(PlanReads::of_results(name.as_bytes()));
                 }
-                Verb::ResetAll | Verb::Discard(Discard::All) => {
+                Verb::ResetAll | Verb::DiscardAll => {
                     self.note_setting(PlanReads::Own);
                 }
                 _ => {}
@@ -777,13 +775,13 @@ impl Unusual {
             Verb::ResetAll => {
                 self.resetting.add_all();
             }
-            Verb::Discard(Discard::All) => {
+            Verb::DiscardAll => {
                 self.resetting.add_all();
                 self.forgets_statements = true;
                 self.discards_all = true;
             }
             Verb::Deallocate(OneOrAll::All) => self.forgets_statements = true,
-            Verb::Shared(_) | Verb::Vacate(_) => self.changes_start_values = true,
+            Verb::Shared | Verb::Vacate(_) => self.changes_start_values = true,
             _ => {}
         }
     }

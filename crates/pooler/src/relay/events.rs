@@ -106,7 +106,7 @@ impl<S: Socket> Engine<S> {
             client.at_socket.unread.leave(true);
             if ready.hangup {
                 client.at_socket.unread.hangs_up();
-                if matches!(client.serving.state(), ClientState::Waiting | ClientState::Closing) {
+                if matches!(client.serving.state, ClientState::Waiting | ClientState::Closing) {
                     // It has closed its side without Terminate: no answer would reach it.
                     self.close_client(host, slot, "client closed its connection", now);
                     return;
@@ -130,7 +130,7 @@ impl<S: Socket> Engine<S> {
         self.give_notifications(host, slot, now);
         if let Some(client) = self.clients.get(slot)
             && client.at_socket.unread.is_any()
-            && matches!(client.serving.state(), ClientState::Idle | ClientState::Active)
+            && matches!(client.serving.state, ClientState::Idle | ClientState::Active)
         {
             self.resume_later(slot);
         }
@@ -140,7 +140,7 @@ impl<S: Socket> Engine<S> {
     /// messages: these are carried out in its turn, as they are where a backend is free.
     fn waits_with_goodbye(&mut self, slot: Slot) -> bool {
         let Some(client) = self.clients.get_mut(slot) else { return false };
-        if client.serving.state() != ClientState::Waiting || client.is_to_be_greeted() {
+        if client.serving.state != ClientState::Waiting || client.is_to_be_greeted() {
             return false;
         }
         let mut buffer = [0; 1024];
@@ -173,7 +173,7 @@ impl<S: Socket> Engine<S> {
             client.pending_session().farewell.goes();
             return;
         }
-        if client.serving.state() == ClientState::Waiting {
+        if client.serving.state == ClientState::Waiting {
             self.close_client(host, slot, "client closed its connection", now);
             return;
         }
@@ -396,7 +396,7 @@ impl<S: Socket> Engine<S> {
             self.close_client(host, slot, "its connection could not be watched", now);
             return;
         }
-        if client.serving.mode() == PoolMode::Session || shared {
+        if client.serving.mode == PoolMode::Session || shared {
             // Its process id is the server's, or its session was another user's before: it is
             // greeted once it has a session of its own.
             let settings = self.pool_of(client).wanted_by(&client.session);
@@ -436,7 +436,7 @@ impl<S: Socket> Engine<S> {
     pub(crate) fn process_of(&self, slot: Slot) -> u32 {
         match self.clients.get(slot) {
             Some(Client { serving, backend: Some(backend), .. })
-                if serving.mode() == PoolMode::Session =>
+                if serving.mode == PoolMode::Session =>
             {
                 backend.process()
             }
@@ -460,16 +460,16 @@ impl<S: Socket> Engine<S> {
     /// Greets a client of session mode that has just got its backend, and applies its settings.
     pub(crate) fn greet_late<H: Host<S>>(&mut self, host: &mut H, slot: Slot, now: Time) {
         let Some(client) = self.clients.get_mut(slot) else { return };
-        if client.serving.mode() != PoolMode::Session || !client.is_to_be_greeted() {
+        if client.serving.mode != PoolMode::Session || !client.is_to_be_greeted() {
             return;
         }
         let Some(backend) = &mut client.backend else { return };
-        if !client.serving.is_exclusive() {
+        if !client.serving.exclusive {
             let Ok(under_way) = backend.lift_alone() else {
                 self.backend_lost(slot, "server closed the connection");
                 return;
             };
-            client.serving.hold_if(under_way);
+            client.serving.held = under_way;
             if under_way {
                 return;
             }
@@ -478,23 +478,22 @@ impl<S: Socket> Engine<S> {
         let mut out = Vec::new();
         // Clients of transaction mode have been greeted. What their own messages would be preceded
         // by is sent now: the first may come before this is answered.
-        if backend.owner.is_due() && !client.serving.is_exclusive() {
+        if backend.owner.is_due() && !client.serving.exclusive {
             backend.send_identity(&client.record.about, client.socket.mptcp(), &mut out);
         }
-        if backend.has_statements_of_others() || backend.prepared.by_sql().is_some() {
+        if backend.has_statements_of_others() || backend.prepared.by_sql.is_some() {
             backend.deallocate_all(false, &mut out);
         }
-        if !client.serving.is_exclusive() {
-            if backend.must_discard_sequences(|| true).unwrap_or(backend.known.drawn().by_others())
-            {
+        if !client.serving.exclusive {
+            if backend.must_discard_sequences(|| true).unwrap_or(backend.known.drawn.by_others()) {
                 backend.discard_sequences(false, &mut out);
             }
-            let first = without_short_timeout(client.session.desired());
+            let first = without_short_timeout(&client.session.desired);
             backend.apply_settings(&first, &mut out);
             if backend.session.is_applying() {
                 backend.ahead.begin(); // its first message waits for the outcome
             }
-            backend.apply_timeout(client.session.desired(), &mut out);
+            backend.apply_timeout(&client.session.desired, &mut out);
         }
         if !self.write_to_backend(slot, &out) {
             return;
@@ -513,10 +512,10 @@ impl<S: Socket> Engine<S> {
         now: Time,
     ) {
         let Some(client) = self.clients.get_mut(slot) else { return };
-        if client.serving.state() != ClientState::Waiting {
+        if client.serving.state != ClientState::Waiting {
             return;
         }
-        client.serving.rest();
+        client.serving.state = ClientState::Idle;
         if client.is_to_be_greeted() {
             self.backend_failed(host, slot, reason, now);
         } else if client.take_cancel() {
@@ -567,7 +566,7 @@ impl<S: Socket> Engine<S> {
             Departure::Goodbye(error) => error.clone(),
         };
         let Some(client) = self.clients.get(slot) else { return };
-        let busy = match (&client.backend, client.serving.state()) {
+        let busy = match (&client.backend, client.serving.state) {
             (_, ClientState::Closing) => true,
             (Some(_), _) if client.awaits_listener() => true,
             (Some(backend), _) => !backend.is_at_rest(),
@@ -614,18 +613,18 @@ impl<S: Socket> Engine<S> {
 
     fn cancel_query<H: Host<S>>(&mut self, host: &mut H, slot: Slot, now: Time) {
         let Some(client) = self.clients.get_mut(slot) else { return };
-        match client.serving.state() {
+        match client.serving.state {
             ClientState::Waiting => self.cancel_waiting(host, slot, now),
             ClientState::Active => {
                 let Some(backend) = &mut client.backend else { return };
                 // Its pipeline is sent again once its statement has been prepared again.
-                let is_sent_again = backend.prepared.replay().is_healing();
+                let is_sent_again = backend.prepared.replay.is_healing();
                 if is_sent_again || !backend.requests.owes_beside_ours() {
                     // (If it is idle in a transaction there is nothing to cancel.)
-                    if is_sent_again || (client.serving.is_held() && client.has_next_message()) {
+                    if is_sent_again || (client.serving.held && client.has_next_message()) {
                         client.pending_session().cancel_follows = true;
                     }
-                } else if backend.lending.cancels_in_flight() == 0 {
+                } else if backend.lending.cancels_in_flight == 0 {
                     // (A second request would have no further effect.)
                     backend.cancel_what_was_sent(host, self.id);
                 }
@@ -677,7 +676,7 @@ impl<S: Socket> Engine<S> {
         let mut answer = Vec::new();
         let error = backend.session.role_refused().unwrap_or_default();
         build::message(&mut answer, kind::ERROR, |out| out.extend_from_slice(error));
-        client.serving.release();
+        client.serving.held = false;
         self.close_backend(host, backend, Role::REFUSED, now);
         self.answer_unsent(host, slot, answer, now);
         true
@@ -756,7 +755,7 @@ impl<S: Socket> Engine<S> {
                     && let Some(backend) = &mut client.backend
                     && backend.lending.cancel_done()
                 {
-                    let held = client.serving.is_held();
+                    let held = client.serving.held;
                     self.settle_channels_after_cancel(host, slot, now);
                     self.ask_after_cancel(host, slot, now);
                     if held {

@@ -77,7 +77,7 @@ impl<S: Socket> Engine<S> {
         debug_assert!(!buffer.is_empty(), "one client is read at a time");
         while let Some(client) = self.clients.get_mut(slot) {
             if matches!(
-                client.serving.state(),
+                client.serving.state,
                 ClientState::Waiting | ClientState::Closing | ClientState::Inside
             ) {
                 client.at_socket.unread.leave(true);
@@ -95,7 +95,7 @@ impl<S: Socket> Engine<S> {
             if let Some(backend) = &client.backend
                 && (backend.to_server.len() > limits::OUTPUT_HIGH_BYTES
                     || backend.requests.is_full()
-                    || client.serving.is_held())
+                    || client.serving.held)
             {
                 client.at_socket.unread.leave(true);
                 break;
@@ -237,8 +237,7 @@ impl<S: Socket> Engine<S> {
                 // resume the client.
                 let client = self.clients.get(slot);
                 if client.is_some_and(|c| {
-                    !c.serving.is_held()
-                        && c.backend.as_ref().is_some_and(|b| !b.requests.is_full())
+                    !c.serving.held && c.backend.as_ref().is_some_and(|b| !b.requests.is_full())
                 }) {
                     self.resume_later(slot);
                 }
@@ -247,7 +246,7 @@ impl<S: Socket> Engine<S> {
             Halt::Waiting => {
                 // A cancel request had come for the message that waits in the queue now.
                 if let Some(client) = self.clients.get_mut(slot)
-                    && client.serving.state() == ClientState::Waiting
+                    && client.serving.state == ClientState::Waiting
                     && client.take_cancel()
                 {
                     self.cancel_waiting(host, slot, now);
@@ -256,7 +255,7 @@ impl<S: Socket> Engine<S> {
             }
             Halt::Terminate => {
                 if let Some(client) = self.clients.get_mut(slot)
-                    && !client.serving.is_exclusive()
+                    && !client.serving.exclusive
                     && client.backend.as_ref().is_some_and(|b| {
                         b.requests.owes_ready()
                             && !b.requests.is_in_pipeline()
@@ -360,7 +359,7 @@ impl<S: Socket> Engine<S> {
                 return Halt::Terminate;
             }
             if client.is_skipping() {
-                client.serving.release();
+                client.serving.held = false;
                 client.take_cancel();
                 if let Err(lost) = skip_to_sync(client, header, rest.len(), passage) {
                     return lost;
@@ -505,13 +504,13 @@ impl<S: Socket> Engine<S> {
             return false;
         }
         let pool = &self.pools[client.pool as usize].pool;
-        if client.session.basis() == Basis::UNKNOWN {
-            client.session.set_basis(pool.basis());
+        if client.session.basis == Basis::UNKNOWN {
+            client.session.basis = pool.basis();
         }
         let Some((statement, proven)) = pool.statements.find_proven(
             text_and_types,
-            client.session.basis(),
-            client.session.desired(),
+            client.session.basis,
+            &client.session.desired,
         ) else {
             return false;
         };
@@ -523,7 +522,7 @@ impl<S: Socket> Engine<S> {
         if statement.effects.may(Effect::ResetsByNull) && client.has_start_values() {
             return false; // its own text has these in place of NULL
         }
-        let named = ClientStatement::new(statement, serial, epoch, client.session.desired());
+        let named = ClientStatement::new(statement, serial, epoch, &client.session.desired);
         let memory = pool.statements.memory();
         if !memory.has_room_for_names() || !client.has_room_for_name(text_and_types.len()) {
             return false;
@@ -557,12 +556,12 @@ impl<S: Socket> Engine<S> {
             client = again;
         }
         let Some(mut backend) = client.backend.take() else { return Ok(()) };
-        client.serving.release();
+        client.serving.held = false;
         // A cancel request that is in flight for an earlier query must not hit the next one.
-        let cancelled = backend.lending.cancels_in_flight() > 0 && backend.requests.is_empty();
+        let cancelled = backend.lending.cancels_in_flight > 0 && backend.requests.is_empty();
         let asking = backend.is_asking();
         if backend.requests.is_full() || cancelled || asking {
-            client.serving.hold_if(cancelled || asking);
+            client.serving.held = cancelled || asking;
             let asked = ask_for_answers(&mut backend, passage);
             client.backend = Some(backend);
             asked?;
@@ -589,7 +588,7 @@ impl<S: Socket> Engine<S> {
         let result = turn.open(now).and_then(|()| turn.message());
         self.next_serial = if self.next_serial == u32::MAX { 1 } else { self.next_serial + 1 };
         backend.to_server.measure(header.total(), now);
-        if let Some((received_before, others_left)) = backend.known.notifying_mut().take_due() {
+        if let Some((received_before, others_left)) = backend.known.notifying.take_due() {
             let by = received_before.then_some(view.pool.id);
             view.pool.notifiers().notifies(backend.process(), process, by, others_left, now);
         }
@@ -658,7 +657,7 @@ impl<S: Socket> Engine<S> {
         let Streamed { findings, reached, makes } = streaming.finish();
         let Some(mut backend) = client.backend.take() else { return };
         let mut effects =
-            Effects::of(&findings, |name| backend.session.parameters().get(name).is_some());
+            Effects::of(&findings, |name| backend.session.own.parameters.get(name).is_some());
         if let Some(reached) = reached {
             effects.absorb(&reached);
         }

@@ -313,7 +313,7 @@ impl<S: Socket> Relay<'_, S> {
                 return;
             };
             if let Some(client) = &mut self.client {
-                client.confirm(answer.change.as_ref(), self.backend.prepared.unnamed_mut());
+                client.confirm(answer.change.as_ref(), &mut self.backend.prepared.unnamed);
             }
             if !answer.bytes.is_empty() {
                 self.cut(run, at);
@@ -334,7 +334,7 @@ impl<S: Socket> Relay<'_, S> {
         };
         let completes = match (message, owed) {
             (kind::PARSE_COMPLETE, owed) if owed.parses_unnamed() => {
-                backend.prepared.forget_replay();
+                backend.prepared.replay.forget();
                 self.complete_unnamed_parse();
                 return true;
             }
@@ -345,7 +345,7 @@ impl<S: Socket> Relay<'_, S> {
             }
             (kind::ROW_DESCRIPTION, Request::Query) => false,
             (kind::COMMAND_COMPLETE, Request::Query | Request::Execute)
-                if !backend.known.side_effects().has_start_values() && !body.starts_with(b"D") =>
+                if !backend.known.side_effects.has_start_values() && !body.starts_with(b"D") =>
             {
                 let completes = owed == Request::Execute;
                 self.backend.requests.copy_ended();
@@ -353,7 +353,7 @@ impl<S: Socket> Relay<'_, S> {
             }
             _ => return false,
         };
-        self.backend.prepared.forget_replay();
+        self.backend.prepared.replay.forget();
         if completes {
             self.backend.requests.complete();
         }

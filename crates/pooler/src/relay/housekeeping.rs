@@ -156,13 +156,13 @@ impl<S: Socket> Engine<S> {
                 Holder::Pool | Holder::Listener(_) => {}
                 Holder::Engine(backend) => {
                     let wait = match view.settings.cancel_wait_timeout {
-                        _ if backend.lending.tidying() == Tidying::AwaitingListener => {
+                        _ if backend.lending.tidying == Tidying::AwaitingListener => {
                             RECEIVED_WITHIN
                         }
                         Duration::ZERO => limits::TIDY_MAX, // no wait is endless
                         wait => wait,
                     };
-                    if now.since(backend.lending.since()) >= wait {
+                    if now.since(backend.lending.since) >= wait {
                         untidy.push(place);
                     }
                 }
@@ -176,11 +176,11 @@ impl<S: Socket> Engine<S> {
                     if client.has_kept_for_long(others_wait, now) {
                         unasked.push(*slot);
                     }
-                    if !client.session.pins().is_empty()
+                    if !client.session.pins.is_empty()
                         && client
                             .backend
                             .as_ref()
-                            .is_some_and(|backend| backend.lending.pinned().is_none())
+                            .is_some_and(|backend| backend.lending.pinned.is_none())
                     {
                         uncounted.push(*slot);
                     }
@@ -288,8 +288,7 @@ impl<S: Socket> Engine<S> {
         let client = self.clients.get(slot)?;
         let notify = self.pool_of(client).settings.query_wait_notify;
         // A client that has not been greeted may get no notice yet.
-        let may =
-            client.serving.state() == ClientState::Waiting && client.pending_session.is_none();
+        let may = client.serving.state == ClientState::Waiting && client.pending_session.is_none();
         (may && !notify.is_zero()).then(|| client.times.since().after(notify))
     }
 
@@ -322,7 +321,7 @@ impl<S: Socket> Engine<S> {
                 next = candidate;
             }
         };
-        match client.serving.state() {
+        match client.serving.state {
             ClientState::Closing if client.awaits_last_words() => {
                 consider(Some((Overdue::LastWords, now)));
             }
@@ -343,7 +342,7 @@ impl<S: Socket> Engine<S> {
                 let Some(backend) = &client.backend else { return None };
                 if !backend.requests.is_empty() || backend.requests.is_copying_in() {
                     consider(limit(Overdue::Query, settings.query_timeout, client.times.since()));
-                } else if client.serving.is_held() {
+                } else if client.serving.held {
                     // It is not idle: its message or its answer waits here.
                 } else if backend.from_server.status() != TransactionStatus::Idle
                     || backend.requests.is_in_pipeline()
@@ -351,19 +350,19 @@ impl<S: Socket> Engine<S> {
                     consider(limit(
                         Overdue::IdleInTransaction,
                         settings.idle_transaction_timeout,
-                        backend.lending.since(),
+                        backend.lending.since,
                     ));
                 } else {
                     consider(limit(
                         Overdue::Idle,
                         settings.client_idle_timeout,
-                        backend.lending.since(),
+                        backend.lending.since,
                     ));
-                    if !client.is_session_mode() && !client.session.pins().is_empty() {
+                    if !client.is_session_mode() && !client.session.pins.is_empty() {
                         consider(limit(
                             Overdue::Pinned,
                             settings.pin_timeout,
-                            backend.lending.since(),
+                            backend.lending.since,
                         ));
                     }
                 }
@@ -383,7 +382,7 @@ impl<S: Socket> Engine<S> {
     /// Arms the deadline that fits what the client does now, if any limit is set at all.
     pub(crate) fn rearm(&mut self, slot: Slot, now: Time) {
         let Some(client) = self.clients.get(slot) else { return };
-        if client.serving.state() == ClientState::Closing {
+        if client.serving.state == ClientState::Closing {
             return; // it has its time to read its last message
         }
         let at = self.next_overdue(slot, now).map(|(_, at)| at);
@@ -482,7 +481,7 @@ impl<S: Socket> Engine<S> {
     fn give_up_tidying<H: Host<S>>(&mut self, host: &mut H, place: Slot, now: Time) {
         let Some(resident) = self.resident.get_mut(place) else { return };
         let Holder::Engine(backend) = &resident.holder else { return };
-        if backend.lending.tidying() == Tidying::AwaitingListener {
+        if backend.lending.tidying == Tidying::AwaitingListener {
             self.backend_fenced(host, place, None, now);
             return;
         }
@@ -537,18 +536,18 @@ impl<S: Socket> Client<S> {
     /// pinned, which keeps a backend in the same way; or because the client takes none of its
     /// result, or stops in the middle of a message.
     fn makes_room(&mut self, now: Time) -> bool {
-        let kept = !self.session.pins().is_empty();
-        let stands_still = self.serving.mode() != PoolMode::Session
-            && !self.serving.is_exclusive()
+        let kept = !self.session.pins.is_empty();
+        let stands_still = self.serving.mode != PoolMode::Session
+            && !self.serving.exclusive
             && (self.leaves_answers_unread() || self.stops_in_a_message());
-        let held = self.serving.is_held();
+        let held = self.serving.held;
         let Some(backend) = self.backend.as_mut() else { return false };
         let sits_idle = !held
             && (kept || backend.from_server.status() != TransactionStatus::Idle)
             && backend.requests.is_empty()
             && !backend.requests.is_in_pipeline()
-            && now.micros_since(backend.lending.since()) >= PARK_AFTER_US;
-        let stalls = stands_still && now.since(backend.lending.progress()) >= PARK_STALLED_AFTER;
+            && now.micros_since(backend.lending.since) >= PARK_AFTER_US;
+        let stalls = stands_still && now.since(backend.lending.progress) >= PARK_STALLED_AFTER;
         (sits_idle || stalls) && backend.lending.park()
     }
 
@@ -556,8 +555,8 @@ impl<S: Socket> Client<S> {
     /// configuration does not allow any more.
     fn keeps_outdated(&self, view: &PoolView<S>) -> bool {
         let Some(backend) = &self.backend else { return false };
-        (self.is_session_mode() || !self.session.pins().is_empty())
-            && !self.serving.is_held()
+        (self.is_session_mode() || !self.session.pins.is_empty())
+            && !self.serving.held
             && self.input.is_empty()
             && backend.is_at_rest()
             && view.outdated(backend).is_some()
@@ -586,22 +585,22 @@ impl<S: Socket> Client<S> {
         // A query with a Terminate after it is carried out, as by PostgreSQL, which reads the
         // Terminate when it is done.
         let leaving = self.is_leaving();
-        let pools = self.serving.mode() != PoolMode::Session;
+        let pools = self.serving.mode != PoolMode::Session;
         let half_sent = pools && self.stops_in_a_message();
         let stalled = (pools
             && !leaving
             && self.leaves_answers_unread()
-            && is_over(write, backend.lending.progress()))
-            || ((leaving || half_sent) && is_over(read, backend.lending.progress()))
+            && is_over(write, backend.lending.progress))
+            || ((leaving || half_sent) && is_over(read, backend.lending.progress))
             || (half_sent && !read.is_zero() && backend.to_server.crawls(read, now));
-        stalled.then_some(backend.lending.progress())
+        stalled.then_some(backend.lending.progress)
     }
 }
 
 impl<S: Socket> Backend<S> {
     /// Its client has taken or sent bytes.
     pub(crate) fn gets_on(&mut self, now: Time) {
-        self.lending.gets_on(now);
+        self.lending.progress = now;
         self.unpark();
     }
 

@@ -35,14 +35,14 @@ impl<S: Socket> Backend<S> {
         build::query(out, text);
         self.request(Request::InjectedQuery);
         // A simple query removes the unnamed statement.
-        self.prepared.unnamed_mut().taken_by_query();
+        self.prepared.unnamed.taken_by_query();
     }
 
     /// Appends a question about the session.
     pub(crate) fn inject_question(&mut self, text: &[u8], out: &mut Vec<u8>) {
         build::query(out, text);
         self.request(Request::InjectedQuestion);
-        self.prepared.unnamed_mut().taken_by_query();
+        self.prepared.unnamed.taken_by_query();
     }
 
     /// Appends a command of Hawser's: within its client's pipeline, if one is in flight. `beside`:

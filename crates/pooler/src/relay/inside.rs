@@ -161,20 +161,20 @@ impl<S: Socket> Client<S> {
             && self.backend.is_none()
             && self.input.is_empty()
             && self.output.is_empty();
-        let (settings, start) = (self.session.desired(), &self.record.start);
+        let (settings, start) = (&self.session.desired, &self.record.start);
         let reads = pool.statements.reads();
         let may = is_at_rest
             && self.is_plain()
             && !pool.is_shared_by_users()
             && !self.socket.is_encrypted()
             && self.socket.can_move()
-            && self.session.basis() == pool.basis()
+            && self.session.basis == pool.basis()
             && [settings, start].into_iter().flat_map(Settings::iter).all(is_plain_setting)
             && Settings::EMPTY.give_alike(settings, reads);
         if !may {
             return None;
         }
-        let names = self.prepared.statements().map(ClientStatements::names);
+        let names = self.prepared.statements.as_deref().map(ClientStatements::names);
         let changes = pool.schema_epoch().changes();
         let fits = |named: &ClientStatement| {
             named.epoch.changes() >= changes
@@ -189,7 +189,7 @@ impl<S: Socket> Client<S> {
             }
             statements.push((name.clone(), named.statement.clone()));
         }
-        let unnamed = self.prepared.unnamed().cloned();
+        let unnamed = self.prepared.unnamed.as_ref().cloned();
         if unnamed.as_ref().is_some_and(|unnamed| unnamed.settings != *settings) {
             return None;
         }

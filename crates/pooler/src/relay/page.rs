@@ -45,11 +45,11 @@ impl<S: Socket> Engine<S> {
         let parameters = pool.parameters();
         let application_name = client
             .session
-            .desired()
+            .desired
             .get(b"application_name")
             .or_else(|| parameters.as_ref()?.get(b"application_name"))
             .unwrap_or_default();
-        let waits = client.serving.state() == ClientState::Waiting;
+        let waits = client.serving.state == ClientState::Waiting;
         let backend = client.backend.as_ref();
         // The server's extension finds the subflows of MPTCP clients by both addresses.
         let addresses = addresses || client.record.about.mptcp();
@@ -59,17 +59,22 @@ impl<S: Socket> Engine<S> {
             local: addresses.then(|| client.socket.local_address()).flatten(),
             database: pool.database.clone(),
             user: client.record.about.user().map_or_else(|| pool.user.clone(), str::to_owned),
-            state: client.serving.state(),
+            state: client.serving.state,
             about: client.record.about.clone(),
             application_name: String::from_utf8_lossy(application_name).into_owned(),
             last_request: client.times.since(),
             wait_us: if waits { now.micros_since(client.times.since()) } else { 0 },
             backend: backend.map(|backend| backend.id()),
             backend_process: backend.map_or(0, |backend| backend.process()),
-            pins: client.session.pins(),
-            pinned_since: backend.and_then(|backend| Some(backend.lending.pinned()?.since)),
+            pins: client.session.pins,
+            pinned_since: backend
+                .and_then(|backend| Some(backend.lending.pinned.as_deref()?.since)),
             channels: client.channel_count(),
-            statements: client.prepared.statements().map_or(0, |names| names.names().standing()),
+            statements: client
+                .prepared
+                .statements
+                .as_deref()
+                .map_or(0, |names| names.names().standing()),
             process: self.process_of(slot),
             kept_in: client.input.len(),
             kept_out: client.output.len(),
@@ -108,8 +113,8 @@ impl<S: Socket> Backend<S> {
             id: self.id(),
             pool: self.pool.id,
             local: None,
-            cancels: self.lending.cancels_in_flight(),
-            cancel_waits: self.lending.cancel_due().is_some(),
+            cancels: self.lending.cancels_in_flight,
+            cancel_waits: self.lending.cancel_due.is_some(),
             epoch: self.epoch(),
             database: self.pool.database.clone(),
             user: self.pool.user.clone(),
@@ -117,11 +122,11 @@ impl<S: Socket> Backend<S> {
             server: self.server(),
             process: self.process(),
             connected: self.opened(),
-            parked: self.lending.is_parked(),
+            parked: self.lending.parked,
             client,
             client_process: 0,
             client_start: Settings::EMPTY,
-            statements: self.prepared.statements().len(),
+            statements: self.prepared.statements.len(),
             application_name: self.application_name(),
             encrypted: self.socket.is_encrypted(),
             kept_in: self.from_server.kept().len(),

@@ -180,10 +180,10 @@ impl<S: Socket> Client<S> {
     #[inline]
     pub(crate) fn is_plain(&self) -> bool {
         self.pending_session.is_none()
-            && self.session.pins().is_empty()
-            && self.serving.mode() == PoolMode::Transaction
-            && !self.serving.is_exclusive()
-            && self.session.asks() == Asks::Never
+            && self.session.pins.is_empty()
+            && self.serving.mode == PoolMode::Transaction
+            && !self.serving.exclusive
+            && self.session.asks == Asks::Never
     }
 }
 
@@ -194,17 +194,17 @@ impl<S: Socket> Backend<S> {
     pub(crate) fn is_plain(&self) -> bool {
         self.requests.is_plain()
             && !self.to_server.is_open()
-            && self.lending.cancels_in_flight() == 0
+            && self.lending.cancels_in_flight == 0
             && self.owner.is_untold()
             && !self.session.is_applying()
-            && !self.known.side_effects().has_parsed()
-            && self.known.session_report().is_none()
+            && !self.known.side_effects.has_parsed()
+            && self.known.session_report.is_none()
             && self.known.is_up_to_date(&self.pool)
-            && self.session.within().is_none()
-            && self.prepared.by_sql().is_none()
-            && self.known.unverified().is_none()
-            && self.prepared.replay().is_idle()
-            && !self.prepared.statements().keeps_none()
+            && self.session.within.is_none()
+            && self.prepared.by_sql.is_none()
+            && self.known.unverified.is_none()
+            && self.prepared.replay.is_idle()
+            && !self.prepared.statements.keeps_none()
             && !self.pool.asking().has_asked()
     }
 
@@ -214,13 +214,13 @@ impl<S: Socket> Backend<S> {
     fn bind_as_it_is(&mut self, named: &ClientStatement) -> Option<u64> {
         let statement = &named.statement;
         // (Its client's settings are in force.)
-        let fits = named.is_known_to_fit(self.session.applied());
+        let fits = named.is_known_to_fit(&self.session.applied);
         if statement.is_superseded() || !statement.is_plain || !fits {
             return None;
         }
         let described = named.seen.described();
         let only_in = self.sole_transaction();
-        self.prepared.statements_mut().use_if(statement.id, |copy| {
+        self.prepared.statements.use_if(statement.id, |copy| {
             copy.only_in == only_in
                 && match described == Shape::default() {
                     true => copy.epoch >= named.epoch,
@@ -232,7 +232,7 @@ impl<S: Socket> Backend<S> {
     /// Whether a plain text has no effect on the session here either: it is read in the usual way,
     /// and calls no function that has effects.
     fn takes_as_plain(&self, client: &Client<S>, text: &[u8]) -> bool {
-        client.scan_options(self.session.reading()) == ScanOptions::default()
+        client.scan_options(self.session.own.reading) == ScanOptions::default()
             && !(inserts(text) && self.pool.asking().tries())
             && self.effects_of_functions(text).is_none_or(|effects| effects.is_none())
     }
@@ -254,19 +254,19 @@ impl<S: Socket> Backend<S> {
         );
         if !may_run
             || !self.is_plain()
-            || !self.session.applied().is_shared_with(client.session.desired())
+            || !self.session.applied.is_shared_with(&client.session.desired)
         {
             return Ok(Passed::Unusual);
         }
         if self.from_server.status() == TransactionStatus::Idle
-            && !self.has_function_plans_of(client.session.desired())
+            && !self.has_function_plans_of(&client.session.desired)
         {
             return Ok(Passed::Unusual);
         }
         match pipeline.runs {
             Runs::Named { name, bind_end } => {
                 // (Taken out of the client, so that both can be used.)
-                let names = client.prepared.take_statements();
+                let names = client.prepared.statements.take();
                 let named = names.as_ref().and_then(|names| names.get(significant(name)));
                 let taken = match named {
                     Some(named) => self.take_named(client, named, pipeline, passage, now),
@@ -287,11 +287,11 @@ impl<S: Socket> Backend<S> {
                     out.extend_from_slice(&pipeline.bytes[bind_end..]);
                     passage.skip(pipeline.bytes.len());
                 }
-                client.prepared.set_statements(names);
+                client.prepared.statements = names;
                 return Ok(if taken? { Passed::Plain } else { Passed::Unusual });
             }
             Runs::Unnamed { text, .. } | Runs::Query { text }
-                if self.prepared.unnamed().has_changed() || !self.takes_as_plain(client, text) =>
+                if self.prepared.unnamed.has_changed() || !self.takes_as_plain(client, text) =>
             {
                 return Ok(Passed::Unusual);
             }
@@ -301,9 +301,9 @@ impl<S: Socket> Backend<S> {
             }
             Runs::Query { text } => {
                 self.begin_plain(client, now);
-                self.known.drawn_mut().note(!draws_nothing(text));
-                self.prepared.unnamed_mut().taken_by_query();
-                client.prepared.unnamed_mut().forget();
+                self.known.drawn.note(!draws_nothing(text));
+                self.prepared.unnamed.taken_by_query();
+                client.prepared.unnamed = None;
                 self.requests.push_plain(PlainPipeline::Query);
             }
         }
@@ -313,7 +313,7 @@ impl<S: Socket> Backend<S> {
 
     /// Begins as any message does that is sent while nothing is outstanding.
     fn begin_plain(&mut self, client: &mut Client<S>, now: Time) {
-        client.serving.release();
+        client.serving.held = false;
         client.times.begin(now);
         self.unpark();
         self.ahead.end();
@@ -339,11 +339,11 @@ impl<S: Socket> Backend<S> {
         let ClientStatement { statement, seen, serial, .. } = named;
         self.begin_plain(client, now);
         if self.from_server.status() == TransactionStatus::Idle {
-            self.prepared.replay_mut().begin_whole(pipeline.bytes, *serial);
+            self.prepared.replay.begin_whole(pipeline.bytes, *serial);
         }
         seen.binds(statement.id, since);
         self.note_setter(|| statement.sets_nothing());
-        self.known.drawn_mut().note(!statement.draws_nothing);
+        self.known.drawn.note(!statement.draws_nothing);
         client.prepared.bind(seen);
         // (This copy gives what was described to the client, or it would not be bound as it is.)
         let is_known = seen.described().rows != 0 && !statement.redescribes_rows;
@@ -376,13 +376,13 @@ impl<S: Socket> Backend<S> {
         now: Time,
     ) {
         let epoch = self.pool.schema_epoch_at(now);
-        let unnamed = Unnamed::new(body, client.session.desired().clone(), None, epoch);
-        self.known.drawn_mut().note(!unnamed.draws_nothing);
+        let unnamed = Unnamed::new(body, client.session.desired.clone(), None, epoch);
+        self.known.drawn.note(!unnamed.draws_nothing);
         self.note_setter(|| unnamed.sets_nothing());
         // (It is not ignored, for nothing precedes it: the earlier statement does not come back.)
-        client.prepared.unnamed_mut().set(unnamed.clone());
-        self.prepared.unnamed_mut().parsed_alone(unnamed, self.requests.pipeline());
-        client.prepared.bind_other();
+        client.prepared.unnamed = Some(unnamed.clone());
+        self.prepared.unnamed.parsed_alone(unnamed, self.requests.pipeline());
+        client.prepared.bound = None;
         self.requests.push_plain(PlainPipeline::Unnamed { serial, describes });
     }
 }
@@ -405,17 +405,17 @@ impl<S: Socket> Relay<'_, S> {
         };
         if !self.has_plain_lane
             || !backend.requests.owes_one_end()
-            || !backend.prepared.longer().of_query().is_empty()
-            || client.serving.has_failed()
+            || !backend.prepared.longer.of_query().is_empty()
+            || client.serving.failed
             || !client.is_plain()
-            || backend.known.session_report().is_some()
-            || backend.session.within().is_some()
-            || backend.known.unverified().is_some()
-            || backend.lending.holds_vacancy()
-            || backend.known.drawn().has_last()
-            || !backend.prepared.replay().is_idle()
-            || !backend.known.side_effects().is_nothing()
-            || !client.session.desired().is_shared_with(backend.session.applied())
+            || backend.known.session_report.is_some()
+            || backend.session.within.is_some()
+            || backend.known.unverified.is_some()
+            || backend.lending.vacancy.is_some()
+            || backend.known.drawn.has_last()
+            || !backend.prepared.replay.is_idle()
+            || !backend.known.side_effects.is_nothing()
+            || !client.session.desired.is_shared_with(&backend.session.applied)
         {
             return false;
         }
@@ -423,14 +423,14 @@ impl<S: Socket> Relay<'_, S> {
         backend.from_server.is_ready(status);
         // (It may have gone by the full lane, with a Parse after what may have changed settings.)
         let pipeline = backend.requests.answered_pipeline().saturating_sub(1);
-        backend.prepared.statements_mut().pipeline_ended(pipeline, false);
-        backend.lending.rests(now);
+        backend.prepared.statements.pipeline_ended(pipeline, false);
+        backend.lending.since = now;
         if status == TransactionStatus::Idle {
             let backend = &mut *self.backend;
             backend.requests.forget_portals();
             backend.session.settle_texts();
-            backend.prepared.retry_sql(); // a table may exist now
-            backend.lending.transaction_ended();
+            backend.prepared.retries_sql = true; // a table may exist now
+            backend.lending.transactions += 1;
         }
         ended.note(status == TransactionStatus::Idle);
         true

@@ -44,7 +44,7 @@ impl<S: Socket> Backend<S> {
     fn would_be_cut_by(&self, expect: Request) -> bool {
         expect.is_injected_query()
             || (expect == Request::InjectedSync && self.requests.is_after_execute())
-            || (self.session.within().is_some() && !expect.ends_ignoring())
+            || (self.session.within.is_some() && !expect.ends_ignoring())
     }
 
     /// The books are wrong: nothing is written to the connection any more.

@@ -176,10 +176,7 @@ impl<S: Socket> Client<S> {
         if socket.is_encrypted() || !socket.can_move() {
             return Err(Stays::ForGood);
         }
-        if serving.mode() == PoolMode::Session
-            || serving.is_exclusive()
-            || pool.is_shared_by_users()
-        {
+        if serving.mode == PoolMode::Session || serving.exclusive || pool.is_shared_by_users() {
             return Err(Stays::ForGood);
         }
         let is_at_rest = serving.may_move()
@@ -205,7 +202,7 @@ impl<S: Socket> Client<S> {
             process,
             secret: secret.clone(),
             about: about.clone(),
-            mode: serving.mode(),
+            mode: serving.mode,
             values,
             start: start.clone(),
             desired: desired.clone(),

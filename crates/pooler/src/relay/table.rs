@@ -198,7 +198,7 @@ impl<S: Socket> PoolView<S> {
     /// The mark of the settings that a client desires.
     #[inline]
     pub(crate) fn wanted_by(&self, session: &ClientSession) -> Mark {
-        self.pool.mark_of(session.desired().mark(), session.basis())
+        self.pool.mark_of(session.desired.mark(), session.basis)
     }
 
     /// A client that desires these settings comes for a server connection. Returns whether others
@@ -368,7 +368,7 @@ impl<S: Socket> Engine<S> {
     /// two events, for only the client's next byte would wake it.
     pub fn forgets_a_message(&self) -> Option<ClientId> {
         let forgotten = |client: &Client<S>| {
-            client.serving.state() == ClientState::Idle
+            client.serving.state == ClientState::Idle
                 && !client.is_leaving()
                 && client.output.len() <= limits::OUTPUT_HIGH_BYTES
                 && matches!(frame::header(&client.input), Framed::Header(header)
@@ -383,12 +383,12 @@ impl<S: Socket> Engine<S> {
     pub fn resting_books(&self) -> impl Iterator<Item = (BackendId, &Settings)> {
         self.clients.iter().filter_map(|(_, client)| {
             let known = !client.is_session_mode()
-                && !client.serving.is_exclusive()
+                && !client.serving.exclusive
                 && client.pending_session.is_none()
-                && client.session.pins().intersection(PartSet::ANY_SETTING).is_empty();
+                && client.session.pins.intersection(PartSet::ANY_SETTING).is_empty();
             let backend = client.backend.as_deref().filter(|_| known)?;
             let rests = backend.is_at_rest()
-                && backend.known.unverified().is_none()
+                && backend.known.unverified.is_none()
                 && !backend.is_handing_over()
                 && !backend.is_classic();
             rests.then(|| (backend.id(), backend.applied()))

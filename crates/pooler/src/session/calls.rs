@@ -61,6 +61,15 @@ impl Tokens {
         (!tokens.unsure).then_some(tokens)
     }
 
+    /// From any text, as far as it can be read, with `standard_conforming_strings`.
+    pub(crate) fn lenient(text: &[u8]) -> Vec<Token> {
+        let mut tokens = Self::default();
+        let mut lexer = Lexer::new(true);
+        lexer.feed(text, &mut tokens);
+        lexer.finish(&mut tokens);
+        tokens.all
+    }
+
     fn push(&mut self, kind: Kind, start: usize) {
         self.all.push(Token { kind, start });
     }

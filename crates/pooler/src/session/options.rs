@@ -1,8 +1,9 @@
 //! What a client asks for in its startup message.
 //!
 //! # Model   parameters become a user, a database, a replication mode, and settings. `options`
-//!           holds switches of the `postgres` program, which become settings as well and come
-//!           before those that have parameters of their own, so that these win.
+//!           has settings as well (`-c NAME=VALUE`, `--NAME=VALUE`; no other switch of the
+//!           `postgres` program), which come before those that have parameters of their own, so
+//!           that these win.
 //! # Source  ProcessStartupPacket (src/backend/tcop/backend_startup.c, postmaster.c up to 16),
 //!           pg_split_opts and process_postgres_switches (postinit.c, postgres.c); messages
 //!           compared with a PostgreSQL 15.
@@ -97,7 +98,7 @@ pub enum StartupError {
         /// What it is.
         value: Box<[u8]>,
     },
-    /// `options` has a switch or an argument that is invalid, or that a client may not give.
+    /// `options` has something other than `-c NAME=VALUE` and `--NAME=VALUE`.
     Switch {
         /// The argument, as the server's message names it.
         argument: Box<[u8]>,
@@ -106,13 +107,6 @@ pub enum StartupError {
     NoValue {
         /// `-c NAME` or `--NAME`.
         argument: Box<[u8]>,
-    },
-    /// A switch for a setting that only a server's start or reload sets.
-    Fixed {
-        /// The setting.
-        name: &'static str,
-        /// A reload is not enough.
-        restart: bool,
     },
     /// More than [`SETTINGS_MAX`] settings.
     TooMany,
@@ -125,7 +119,6 @@ impl StartupError {
             StartupError::NoUser => "28000",
             StartupError::Replication { .. } => "22023",
             StartupError::Switch { .. } | StartupError::NoValue { .. } => "42601",
-            StartupError::Fixed { .. } => "55P02",
             StartupError::TooMany => "54000",
         }
     }
@@ -136,7 +129,9 @@ impl StartupError {
             StartupError::Replication { .. } => {
                 Some("Valid values are: \"false\", 0, \"true\", 1, \"database\".")
             }
-            StartupError::Switch { .. } => Some("Try \"postgres --help\" for more information."),
+            StartupError::Switch { .. } => {
+                Some("\"options\" may have -c NAME=VALUE and --NAME=VALUE.")
+            }
             _ => None,
         }
     }
@@ -163,12 +158,6 @@ impl fmt::Display for StartupError {
             }
             StartupError::NoValue { argument } => {
                 write!(f, "{} requires a value", shown(argument))
-            }
-            StartupError::Fixed { name, restart: true } => {
-                write!(f, "parameter \"{name}\" cannot be changed without restarting the server")
-            }
-            StartupError::Fixed { name, restart: false } => {
-                write!(f, "parameter \"{name}\" cannot be changed now")
             }
             StartupError::TooMany => {
                 write!(f, "more than {SETTINGS_MAX} settings in startup packet")
@@ -241,40 +230,31 @@ fn replication(value: &[u8]) -> Result<Replication, StartupError> {
     }
 }
 
-/// The settings that a text of switches asks for, in their order.
+/// The settings that a text of switches asks for, in their order: `-c NAME=VALUE` and
+/// `--NAME=VALUE`. All others are refused.
 pub fn parse_options(options: &[u8]) -> Result<Vec<Asked>, StartupError> {
-    let arguments = split(options);
-    let mut arguments = arguments.iter();
+    let mut arguments = split(options).into_iter();
     let mut settings = Vec::new();
     while let Some(argument) = arguments.next() {
-        let Some(mut switches) = argument.strip_prefix(b"-").filter(|rest| !rest.is_empty()) else {
-            return Err(StartupError::Switch { argument: argument.as_slice().into() });
-        };
-        if switches == b"-" {
+        let invalid = || StartupError::Switch { argument: argument.as_slice().into() };
+        let (prefix, setting) = match argument.as_slice() {
             // It ends the switches; arguments of other kinds are refused.
-            return match arguments.next() {
-                Some(next) => Err(StartupError::Switch { argument: next.as_slice().into() }),
-                None => Ok(settings),
-            };
-        }
-        // As in getopt(): several letters may be combined; one that takes a value takes the rest of
-        // the argument, or else the next one. `--name=value` is `-` with a value.
-        while let Some((&letter, rest)) = switches.split_first() {
-            if !takes_value(letter) {
-                flag(letter, argument, &mut settings)?;
-                switches = rest;
-                continue;
-            }
-            let (value, complained) = match rest {
-                [] => match arguments.next() {
-                    Some(next) => (next.as_slice(), next),
-                    None => return Err(StartupError::Switch { argument: argument[..].into() }),
-                },
-                _ => (rest, argument),
-            };
-            valued(letter, value, complained, &mut settings)?;
-            break;
-        }
+            b"--" => match arguments.next() {
+                Some(next) => return Err(StartupError::Switch { argument: next.into() }),
+                None => break,
+            },
+            b"-c" => ("-c ", arguments.next().ok_or_else(invalid)?),
+            [b'-', b'c', setting @ ..] => ("-c ", setting.to_vec()),
+            [b'-', b'-', setting @ ..] => ("--", setting.to_vec()),
+            _ => return Err(invalid()),
+        };
+        let Some(equals) = setting.iter().position(|&byte| byte == b'=') else {
+            let argument = [prefix.as_bytes(), &setting].concat().into();
+            return Err(StartupError::NoValue { argument });
+        };
+        let mut name = setting[..equals].to_vec();
+        name.iter_mut().filter(|byte| **byte == b'-').for_each(|byte| *byte = b'_');
+        settings.push(asked(&name, &setting[equals + 1..]));
     }
     Ok(settings)
 }
@@ -295,109 +275,6 @@ fn split(options: &[u8]) -> Vec<Vec<u8>> {
     }
     arguments.extend(current);
     arguments
-}
-
-fn takes_value(letter: u8) -> bool {
-    b"BcCDdfhkNprStvW-".contains(&letter)
-}
-
-/// A switch without a value.
-fn flag(letter: u8, argument: &[u8], settings: &mut Vec<Asked>) -> Result<(), StartupError> {
-    let (name, value): (&[u8], &[u8]) = match letter {
-        b'e' => (b"datestyle", b"euro"),
-        b'O' => (b"allow_system_table_mods", b"true"),
-        b'P' => (b"ignore_system_indexes", b"true"),
-        b's' => (b"log_statement_stats", b"true"),
-        // Accepted without effect: for the server's own use, or from past versions.
-        b'b' | b'E' | b'j' | b'n' | b'T' => return Ok(()),
-        b'F' => return Err(StartupError::Fixed { name: "fsync", restart: false }),
-        b'i' => return Err(StartupError::Fixed { name: "listen_addresses", restart: true }),
-        b'l' => return Err(StartupError::Fixed { name: "ssl", restart: false }),
-        _ => return Err(StartupError::Switch { argument: argument.into() }),
-    };
-    settings.push(asked(name, value));
-    Ok(())
-}
-
-/// A switch with a value; `argument` is the one that an error names.
-fn valued(
-    letter: u8,
-    value: &[u8],
-    argument: &[u8],
-    settings: &mut Vec<Asked>,
-) -> Result<(), StartupError> {
-    let invalid = || StartupError::Switch { argument: argument.into() };
-    let fixed = |name| Err(StartupError::Fixed { name, restart: true });
-    match letter {
-        b'c' | b'-' => {
-            let Some(equals) = value.iter().position(|&byte| byte == b'=') else {
-                let prefix: &[u8] = if letter == b'c' { b"-c " } else { b"--" };
-                return Err(StartupError::NoValue { argument: [prefix, value].concat().into() });
-            };
-            let mut name = value[..equals].to_vec();
-            name.iter_mut().filter(|byte| **byte == b'-').for_each(|byte| *byte = b'_');
-            settings.push(asked(&name, &value[equals + 1..]));
-        }
-        b'd' => debug_level(value, settings),
-        b'f' => {
-            let name: &[u8] = match value.first() {
-                Some(b's') => b"enable_seqscan",
-                Some(b'i') => b"enable_indexscan",
-                Some(b'o') => b"enable_indexonlyscan",
-                Some(b'b') => b"enable_bitmapscan",
-                Some(b't') => b"enable_tidscan",
-                Some(b'n') => b"enable_nestloop",
-                Some(b'm') => b"enable_mergejoin",
-                Some(b'h') => b"enable_hashjoin",
-                _ => return Err(invalid()),
-            };
-            settings.push(asked(name, b"false"));
-        }
-        b'S' => settings.push(asked(b"work_mem", value)),
-        b't' => {
-            let name: &[u8] = match value {
-                [b'p', b'a', ..] => b"log_parser_stats",
-                [b'p', b'l', ..] => b"log_planner_stats",
-                [b'e', ..] => b"log_executor_stats",
-                _ => return Err(invalid()),
-            };
-            settings.push(asked(name, b"true"));
-        }
-        b'W' => settings.push(asked(b"post_auth_delay", value)),
-        b'B' => return fixed("shared_buffers"),
-        b'h' => return fixed("listen_addresses"),
-        b'k' => return fixed("unix_socket_directories"),
-        b'N' => return fixed("max_connections"),
-        b'p' => return fixed("port"),
-        // C, D, r, v: for the server's own use, and without effect from a client.
-        _ => {}
-    }
-    Ok(())
-}
-
-/// `-d N`: N is read as atoi() does.
-fn debug_level(value: &[u8], settings: &mut Vec<Asked>) {
-    let digits = value.strip_prefix(b"+").unwrap_or(value);
-    let level = digits
-        .iter()
-        .take_while(|byte| byte.is_ascii_digit())
-        .fold(0u32, |level, byte| level.saturating_mul(10).saturating_add(u32::from(byte - b'0')));
-    if level == 0 {
-        settings.push(asked(b"log_min_messages", b"notice"));
-        return;
-    }
-    settings.push(asked(b"log_min_messages", format!("debug{level}").as_bytes()));
-    let more: [(u32, &[u8], &[u8]); 4] = [
-        (2, b"log_statement", b"all"),
-        (3, b"debug_print_parse", b"true"),
-        (4, b"debug_print_plan", b"true"),
-        (5, b"debug_print_rewritten", b"true"),
-    ];
-    for (from, name, value) in more {
-        if level >= from {
-            settings.push(asked(name, value));
-        }
-    }
 }
 
 #[cfg(test)]
@@ -425,15 +302,6 @@ mod tests {
             ("--work-mem=2MB  -c a.b=", "work_mem=2MB|a.b="),
             ("-c application_name=a\\ b\\\\c", "application_name=a b\\c"),
             ("-c search_path=a,b -c search_path=c=d", "search_path=a,b|search_path=c=d"),
-            ("-es", "datestyle=euro|log_statement_stats=true"),
-            ("-ecx=1", "datestyle=euro|x=1"),
-            ("-f s -fh", "enable_seqscan=false|enable_hashjoin=false"),
-            ("-tpa -t executor", "log_parser_stats=true|log_executor_stats=true"),
-            ("-S 4096", "work_mem=4096"),
-            ("-d 2", "log_min_messages=debug2|log_statement=all"),
-            ("-d -1", "log_min_messages=notice"),
-            ("-O -P", "allow_system_table_mods=true|ignore_system_indexes=true"),
-            ("-E -b -n -T -C x -v 3 -D /x -r y", ""),
             ("-c a=b --", "a=b"),
             ("-c sort_mem=1MB -c VACUUM_mem=2MB", "work_mem=1MB|maintenance_work_mem=2MB"),
             ("-c a=b\\", "a=b"),
@@ -451,19 +319,14 @@ mod tests {
             ("-eZ", "42601", format!("{invalid}-eZ")),
             ("bar", "42601", format!("{invalid}bar")),
             ("-", "42601", format!("{invalid}-")),
-            ("-f x", "42601", format!("{invalid}x")),
-            ("-t x", "42601", format!("{invalid}x")),
+            ("-f s", "42601", format!("{invalid}-f")),
             ("-c", "42601", format!("{invalid}-c")),
             ("-- -c a=b", "42601", format!("{invalid}-c")),
             ("-c foo", "42601", "-c foo requires a value".into()),
             ("--foo", "42601", "--foo requires a value".into()),
-            ("-F", "55P02", "parameter \"fsync\" cannot be changed now".into()),
-            (
-                "-B 10",
-                "55P02",
-                "parameter \"shared_buffers\" cannot be changed without restarting the server"
-                    .into(),
-            ),
+            ("-S 4096", "42601", format!("{invalid}-S")),
+            ("-ecx=1", "42601", format!("{invalid}-ecx=1")),
+            ("-B 10", "42601", format!("{invalid}-B")),
         ] {
             let error = parse_options(options.as_bytes()).unwrap_err();
             assert_eq!(error.to_string(), message);

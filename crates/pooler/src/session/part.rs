@@ -1,10 +1,10 @@
 //! The parts of a session's state, and what may be done with each.
 //!
-//! # Model   [`TABLE`] is the one list: part x (source, apply, undo, rollback). A [`Policy`] adds
-//!           the decision: which parts move with the client to another backend, and which pin it
-//!           to the one that has them.
-//! # Invariants  every part has exactly one row, at the index of its discriminant; a part moves
-//!           under a policy only if its row says how it is applied.
+//! # Model   each part has a name; [`PartSet::MOVING`] go with the client to another backend, and all
+//!           others pin it to the one that has them; [`PartSet::LASTING`] end with their backend.
+//!           `docs/sessions/README.md` has the table: how each becomes known, how it is applied and
+//!           undone, and what a rollback does to it.
+//! # Invariants  every part stands in [`PARTS`] at the index of its discriminant
 //! # Why not a bool "session is dirty"  operators ask why a client is pinned, and a pin has to end
 //!           when its reason ends: both need the reason.
 //! # Limits  32 parts, one bit each in a [`PartSet`].
@@ -66,284 +66,31 @@ pub enum Part {
     SessionCatalog,
 }
 
-/// How a part becomes known, cheapest first.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Source {
-    /// By messages that pass anyway (ParameterStatus, Parse, the startup message).
-    Wire,
-    /// By the scan of statement texts.
-    Text,
-    /// By a query to the server before the backend is given to another.
-    Question,
-    /// Only by the extension, or by a name in the configuration.
-    Extension,
-}
-
-/// How a part is brought to another backend.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Apply {
-    /// By `SET` or `set_config()` before the client's first message.
-    Set,
-    /// By a Parse before the client's first message.
-    Parse,
-    /// By `PREPARE` before the client's first message.
-    Prepare,
-    /// By a `LISTEN` on the backend that listens for all clients of the database.
-    Listener,
-    /// By nothing: the next use creates it again.
-    OnUse,
-    /// By a backend that was opened with it.
-    Connect,
-    /// Not at all.
-    Never,
-}
-
-/// What removes a part from a backend, so that another client may have it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Undo {
-    /// `SET` or `RESET` of that name to what the next client wants.
-    Set,
-    /// `SET SESSION AUTHORIZATION DEFAULT`, which resets the role too.
-    ResetAuthorization,
-    /// Close of the statement, or keeping it for clients that want the same one.
-    CloseStatement,
-    /// `DEALLOCATE`.
-    Deallocate,
-    /// `UNLISTEN *`.
-    Unlisten,
-    /// `DISCARD TEMP`.
-    DiscardTemp,
-    /// `CLOSE ALL`.
-    CloseAll,
-    /// `pg_advisory_unlock_all()`.
-    UnlockAll,
-    /// `DISCARD SEQUENCES`.
-    DiscardSequences,
-    /// Only the end of the backend.
-    CloseBackend,
-    /// Only the end of the backend, unless the client has ended it by itself.
-    CloseWhileThere,
-    /// Nothing has to be undone.
-    Nothing,
-}
-
-/// What ROLLBACK and ROLLBACK TO SAVEPOINT do to a change of the part.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Rollback {
-    /// Undone by both.
-    Reverts,
-    /// Takes effect at COMMIT; both forget it.
-    AtCommit,
-    /// Neither undoes it.
-    Stays,
-}
-
-/// One row of [`TABLE`].
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Row {
-    /// The part.
-    pub part: Part,
-    /// Its name in SHOW, metrics and logs.
-    pub name: &'static str,
-    /// How it becomes known.
-    pub sources: &'static [Source],
-    /// How it is brought to another backend.
-    pub apply: Apply,
-    /// How it is removed from a backend.
-    pub undo: Undo,
-    /// What a rollback does to it.
-    pub rollback: Rollback,
-}
-
-const fn row(
-    part: Part,
-    name: &'static str,
-    sources: &'static [Source],
-    apply: Apply,
-    undo: Undo,
-    rollback: Rollback,
-) -> Row {
-    Row { part, name, sources, apply, undo, rollback }
-}
-
-use Source::{Extension, Question, Text, Wire};
-
-/// What a session is made of. `docs/sessions/README.md` is the same table for readers.
-///
-/// Sources in the order in which they are tried. Tested on PostgreSQL 15 and 18: a custom name
-/// stays defined after RESET and DISCARD ALL; `random()` goes on after DISCARD ALL; PREPARE and
-/// advisory locks survive a rollback.
-pub const TABLE: [Row; 23] = [
-    row(
-        Part::ReportedSetting,
-        "reported_setting",
-        &[Wire],
-        Apply::Set,
-        Undo::Set,
-        Rollback::Reverts,
-    ),
-    row(Part::StartSetting, "start_setting", &[Wire], Apply::Set, Undo::Set, Rollback::Reverts),
-    row(
-        Part::Setting,
-        "setting",
-        &[Text, Question, Extension],
-        Apply::Set,
-        Undo::Set,
-        Rollback::Reverts,
-    ),
-    row(
-        Part::CustomSetting,
-        "custom_setting",
-        &[Text, Extension],
-        Apply::Set,
-        Undo::CloseBackend,
-        Rollback::Reverts,
-    ),
-    row(
-        Part::ConnectOnlySetting,
-        "connect_only_setting",
-        &[Wire],
-        Apply::Connect,
-        Undo::CloseBackend,
-        Rollback::Stays,
-    ),
-    row(
-        Part::Role,
-        "role",
-        &[Text, Question, Extension],
-        Apply::Set,
-        Undo::ResetAuthorization,
-        Rollback::Reverts,
-    ),
-    row(
-        Part::SessionAuthorization,
-        "session_authorization",
-        &[Wire, Text, Extension],
-        Apply::Set,
-        Undo::ResetAuthorization,
-        Rollback::Reverts,
-    ),
-    row(
-        Part::ProtocolStatement,
-        "protocol_statement",
-        &[Wire],
-        Apply::Parse,
-        Undo::CloseStatement,
-        Rollback::Stays,
-    ),
-    row(
-        Part::UnnamedStatement,
-        "unnamed_statement",
-        &[Wire],
-        Apply::Parse,
-        Undo::Nothing,
-        Rollback::Stays,
-    ),
-    row(
-        Part::SqlStatement,
-        "sql_statement",
-        &[Text, Question, Extension],
-        Apply::Prepare,
-        Undo::Deallocate,
-        Rollback::Stays,
-    ),
-    row(
-        Part::Listen,
-        "listen",
-        &[Text, Question, Extension],
-        Apply::Listener,
-        Undo::Unlisten,
-        Rollback::AtCommit,
-    ),
-    row(
-        Part::TemporaryObject,
-        "temporary_object",
-        &[Text, Question, Extension],
-        Apply::Never,
-        Undo::DiscardTemp,
-        Rollback::Reverts,
-    ),
-    row(
-        Part::HeldCursor,
-        "held_cursor",
-        &[Text, Question, Extension],
-        Apply::Never,
-        Undo::CloseAll,
-        Rollback::Reverts,
-    ),
-    row(
-        Part::AdvisoryLock,
-        "advisory_lock",
-        &[Text, Question, Extension],
-        Apply::Never,
-        Undo::UnlockAll,
-        Rollback::Stays,
-    ),
-    row(
-        Part::SequenceValue,
-        "sequence_value",
-        &[Text, Extension],
-        Apply::Never,
-        Undo::DiscardSequences,
-        Rollback::Stays,
-    ),
-    row(Part::Seed, "seed", &[Text, Extension], Apply::Never, Undo::CloseBackend, Rollback::Stays),
-    row(
-        Part::LoadedLibrary,
-        "loaded_library",
-        &[Text, Extension],
-        Apply::Never,
-        Undo::CloseBackend,
-        Rollback::Stays,
-    ),
-    row(
-        Part::PlVariable,
-        "pl_variable",
-        &[Extension],
-        Apply::Never,
-        Undo::CloseBackend,
-        Rollback::Stays,
-    ),
-    row(
-        Part::BackupInProgress,
-        "backup_in_progress",
-        &[Text, Extension],
-        Apply::Never,
-        Undo::CloseBackend,
-        Rollback::Stays,
-    ),
-    row(
-        Part::TemporarySlot,
-        "temporary_slot",
-        &[Text, Question, Extension],
-        Apply::Never,
-        Undo::CloseWhileThere,
-        Rollback::Stays,
-    ),
-    row(
-        Part::ReplicationOrigin,
-        "replication_origin",
-        &[Text, Extension],
-        Apply::Never,
-        Undo::CloseBackend,
-        Rollback::Stays,
-    ),
-    row(
-        Part::NamedConnection,
-        "named_connection",
-        &[Text],
-        Apply::Never,
-        Undo::CloseBackend,
-        Rollback::Stays,
-    ),
-    row(
-        Part::SessionCatalog,
-        "session_catalog",
-        &[Text],
-        Apply::OnUse,
-        Undo::Nothing,
-        Rollback::Stays,
-    ),
+/// The parts, and their names in SHOW, metrics and logs.
+const PARTS: [(Part, &str); 23] = [
+    (Part::ReportedSetting, "reported_setting"),
+    (Part::StartSetting, "start_setting"),
+    (Part::Setting, "setting"),
+    (Part::CustomSetting, "custom_setting"),
+    (Part::ConnectOnlySetting, "connect_only_setting"),
+    (Part::Role, "role"),
+    (Part::SessionAuthorization, "session_authorization"),
+    (Part::ProtocolStatement, "protocol_statement"),
+    (Part::UnnamedStatement, "unnamed_statement"),
+    (Part::SqlStatement, "sql_statement"),
+    (Part::Listen, "listen"),
+    (Part::TemporaryObject, "temporary_object"),
+    (Part::HeldCursor, "held_cursor"),
+    (Part::AdvisoryLock, "advisory_lock"),
+    (Part::SequenceValue, "sequence_value"),
+    (Part::Seed, "seed"),
+    (Part::LoadedLibrary, "loaded_library"),
+    (Part::PlVariable, "pl_variable"),
+    (Part::BackupInProgress, "backup_in_progress"),
+    (Part::TemporarySlot, "temporary_slot"),
+    (Part::ReplicationOrigin, "replication_origin"),
+    (Part::NamedConnection, "named_connection"),
+    (Part::SessionCatalog, "session_catalog"),
 ];
 
 /// Settings that every supported server (14 to 18) reports and a client can change, in lower case.
@@ -364,14 +111,9 @@ pub fn is_reported(name: &[u8]) -> bool {
 }
 
 impl Part {
-    /// Its row of [`TABLE`].
-    pub fn row(self) -> &'static Row {
-        &TABLE[self as usize]
-    }
-
     /// Its name in SHOW, metrics and logs.
     pub fn name(self) -> &'static str {
-        self.row().name
+        PARTS[self as usize].1
     }
 
     /// The part that a setting of this name (in lower case) belongs to, or `None` where it lasts
@@ -417,6 +159,37 @@ impl PartSet {
         Part::SessionAuthorization,
         Part::Seed,
     ]);
+
+    /// Those that move with the client to another backend.
+    pub const MOVING: PartSet = PartSet::of(&[
+        Part::ReportedSetting,
+        Part::StartSetting,
+        Part::Setting,
+        Part::CustomSetting,
+        Part::Role,
+        Part::SessionAuthorization,
+        Part::ProtocolStatement,
+        Part::UnnamedStatement,
+        Part::SqlStatement,
+        Part::Listen,
+    ]);
+
+    /// Those that only the end of the backend removes. (Tested on PostgreSQL 15 and 18: a custom
+    /// name stays defined after RESET and DISCARD ALL; `random()` goes on after DISCARD ALL.)
+    pub const LASTING: PartSet = PartSet::of(&[
+        Part::CustomSetting,
+        Part::ConnectOnlySetting,
+        Part::Seed,
+        Part::LoadedLibrary,
+        Part::PlVariable,
+        Part::BackupInProgress,
+        Part::ReplicationOrigin,
+        Part::NamedConnection,
+    ]);
+
+    /// The same, and those that only their client itself can end.
+    pub const LASTING_WHILE_THERE: PartSet =
+        PartSet::LASTING.union(PartSet::of(&[Part::TemporarySlot]));
 
     /// The set of these parts.
     pub const fn of(parts: &[Part]) -> PartSet {
@@ -469,9 +242,24 @@ impl PartSet {
         PartSet(self.0 & !other.0)
     }
 
-    /// The parts, in the order of [`TABLE`].
+    /// The parts, in the order of their discriminants.
     pub fn iter(self) -> impl Iterator<Item = Part> {
-        TABLE.iter().map(|row| row.part).filter(move |&part| self.contains(part))
+        PARTS.iter().map(|(part, _)| *part).filter(move |&part| self.contains(part))
+    }
+
+    /// Those that keep a client on its backend: the reasons of the pin.
+    pub const fn pinning(self) -> PartSet {
+        self.minus(PartSet::MOVING)
+    }
+
+    /// Whether a backend that had these must be closed, because no command removes them.
+    pub const fn must_close(self) -> bool {
+        self.pinning().intersects(PartSet::LASTING)
+    }
+
+    /// Whether a backend must be closed if its client leaves while it has these.
+    pub const fn must_close_with(self) -> bool {
+        self.pinning().intersects(PartSet::LASTING_WHILE_THERE)
     }
 }
 
@@ -504,134 +292,40 @@ impl fmt::Debug for PartSet {
     }
 }
 
-/// What happens to a client that has a part.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Treatment {
-    /// The part goes with the client to any backend.
-    Moves,
-    /// The client keeps its backend while the part exists.
-    Pins,
-    /// The client keeps its backend to its end, and the backend is closed with it.
-    PinsToTheEnd,
-    /// The client needs a backend that was opened for it.
-    OwnBackend,
-}
-
-/// Decides which parts move; all others pin.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Policy {
-    moves: PartSet,
-}
-
-impl Policy {
-    /// The present policy: settings, roles, prepared statements and channels move; everything else
-    /// pins.
-    pub const fn pooler() -> Policy {
-        Policy {
-            moves: PartSet::of(&[
-                Part::ReportedSetting,
-                Part::StartSetting,
-                Part::Setting,
-                Part::CustomSetting,
-                Part::Role,
-                Part::SessionAuthorization,
-                Part::ProtocolStatement,
-                Part::UnnamedStatement,
-                Part::SqlStatement,
-                Part::Listen,
-            ]),
-        }
-    }
-
-    /// Everything moves that can be applied to another backend. That needs more than a bit in a
-    /// set: values of settings, frames of savepoints, texts of prepared statements, a listener.
-    pub const fn moves() -> Policy {
-        Policy {
-            moves: Policy::pooler().moves.union(PartSet::of(&[
-                Part::Setting,
-                Part::CustomSetting,
-                Part::Role,
-                Part::SessionAuthorization,
-                Part::SqlStatement,
-                Part::SessionCatalog,
-            ])),
-        }
-    }
-
-    /// What happens to a client that has this part.
-    pub fn treatment(self, part: Part) -> Treatment {
-        match (self.moves.contains(part), part.row().apply, part.row().undo) {
-            (_, Apply::Connect, _) => Treatment::OwnBackend,
-            (true, ..) => Treatment::Moves,
-            (false, _, Undo::CloseBackend) => Treatment::PinsToTheEnd,
-            (false, ..) => Treatment::Pins,
-        }
-    }
-
-    /// Those of `parts` that keep a client on its backend: the reasons of the pin.
-    pub const fn pinning(self, parts: PartSet) -> PartSet {
-        parts.minus(self.moves)
-    }
-
-    /// Whether a backend that had these parts must be closed, because no command removes them.
-    pub fn must_close(self, parts: PartSet) -> bool {
-        self.pinning(parts).iter().any(|part| part.row().undo == Undo::CloseBackend)
-    }
-
-    /// Whether a backend must be closed if its client leaves while it has these parts.
-    pub fn must_close_with(self, parts: PartSet) -> bool {
-        let there = |part: Part| part.row().undo == Undo::CloseWhileThere;
-        self.must_close(parts) || self.pinning(parts).iter().any(there)
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn each_part_has_the_row_of_its_own_index() {
-        for (i, row) in TABLE.iter().enumerate() {
-            assert_eq!(row.part as usize, i, "{}", row.name);
-            assert!(!row.sources.is_empty());
+    fn each_part_stands_at_its_own_index() {
+        for (i, (part, name)) in PARTS.iter().enumerate() {
+            assert_eq!(*part as usize, i, "{name}");
         }
-        assert_eq!(TABLE.len(), Part::SessionCatalog as usize + 1);
+        assert_eq!(PARTS.len(), Part::SessionCatalog as usize + 1);
     }
 
     #[test]
-    fn what_moves_can_be_applied() {
-        for policy in [Policy::pooler(), Policy::moves()] {
-            for row in &TABLE {
-                if policy.treatment(row.part) == Treatment::Moves {
-                    assert_ne!(row.apply, Apply::Never, "{}", row.name);
-                }
-            }
-        }
-    }
-
-    #[test]
-    fn document_shows_the_table_of_the_code() {
+    fn document_has_the_parts_of_the_code() {
         let document = include_str!("../../../../docs/sessions/README.md");
-        let shown: Vec<&str> =
-            document.lines().filter(|line| line.starts_with("| `")).map(str::trim).collect();
-        let expected: Vec<String> = TABLE
-            .iter()
+        let rows = document.lines().filter(|line| line.starts_with("| `"));
+        let shown: Vec<(String, &str)> = rows
             .map(|row| {
-                let sources: Vec<String> =
-                    row.sources.iter().map(|source| format!("{source:?}")).collect();
-                format!(
-                    "| `{}` | {} | {:?} | {:?} | {:?} | {:?} | {:?} |",
-                    row.name,
-                    sources.join(", "),
-                    row.apply,
-                    row.undo,
-                    row.rollback,
-                    Policy::pooler().treatment(row.part),
-                    Policy::moves().treatment(row.part),
-                )
+                let cells: Vec<&str> = row.split('|').map(str::trim).collect();
+                (cells[1].trim_matches('`').to_owned(), cells[6])
             })
             .collect();
-        assert_eq!(shown, expected, "write these rows:\n{}", expected.join("\n"));
+        let treatment = |part: Part| {
+            let set = PartSet::of(&[part]);
+            match () {
+                () if part == Part::ConnectOnlySetting => "OwnBackend",
+                () if set.pinning().is_empty() => "Moves",
+                () if set.must_close() => "PinsToTheEnd",
+                () => "Pins",
+            }
+        };
+        let expected: Vec<_> =
+            PARTS.iter().map(|(part, name)| ((*name).to_owned(), treatment(*part))).collect();
+        assert_eq!(shown, expected);
     }
 
     #[test]
@@ -648,21 +342,16 @@ mod tests {
 
     #[test]
     fn pooler_pins_for_what_it_cannot_bring_to_another_backend() {
-        let policy = Policy::pooler();
         let moving = PartSet::of(&[Part::ReportedSetting, Part::Setting, Part::ProtocolStatement]);
-        assert!(policy.pinning(moving).is_empty());
+        assert!(moving.pinning().is_empty());
         let parts = moving.union(PartSet::of(&[Part::TemporaryObject, Part::AdvisoryLock]));
-        assert_eq!(
-            policy.pinning(parts),
-            PartSet::of(&[Part::TemporaryObject, Part::AdvisoryLock])
-        );
-        assert!(!policy.must_close(parts));
-        assert!(policy.must_close(PartSet::of(&[Part::Seed])));
+        assert_eq!(parts.pinning(), PartSet::of(&[Part::TemporaryObject, Part::AdvisoryLock]));
+        assert!(!parts.must_close());
+        assert!(PartSet::of(&[Part::Seed]).must_close());
         let slot = PartSet::of(&[Part::TemporarySlot]);
-        assert!(policy.must_close_with(slot) && !policy.must_close(slot), "it may be dropped");
-        assert!(!policy.must_close_with(parts));
-        assert!(!Policy::moves().must_close(PartSet::of(&[Part::CustomSetting])));
-        assert_eq!(policy.treatment(Part::ConnectOnlySetting), Treatment::OwnBackend);
+        assert!(slot.must_close_with() && !slot.must_close(), "it may be dropped");
+        assert!(!parts.must_close_with());
+        assert!(!PartSet::of(&[Part::CustomSetting]).must_close());
     }
 
     #[test]

@@ -26,8 +26,8 @@ use std::ops::Range;
 use self::keyword::{Keyword, Word};
 pub use self::known::KnownTexts;
 pub use self::plain::is_plain;
-pub use self::verb::{Discard, Name, OneOrAll, SetValue, Shared, Verb};
 use self::verb::{Head, Kind};
+pub use self::verb::{Name, OneOrAll, SetValue, Verb};
 use super::canonical::is_unsafe_encoding;
 use super::part::{Part, PartSet, is_reported};
 use super::settings::is_custom;
@@ -474,11 +474,11 @@ impl Finder {
         }
         self.found.rereads |= match &verb {
             Verb::Set { name, .. } | Verb::Reset(name) => decides_reading(name.as_bytes()),
-            Verb::ResetAll | Verb::Discard(Discard::All) | Verb::Execute(_) => true,
+            Verb::ResetAll | Verb::DiscardAll | Verb::Execute(_) => true,
             _ => false,
         };
         self.found.changes_catalog |= matches!(self.first, Word::Create | Word::Alter | Word::Drop);
-        self.found.notifies |= matches!(&verb, Verb::Notify(_));
+        self.found.notifies |= matches!(&verb, Verb::Notify);
         self.found.schema = self.found.schema.max(self.schema_change(&verb));
         self.found.unseen_path |= matches!(
             &verb,

@@ -20,7 +20,6 @@
 
 mod foreseen;
 pub(crate) mod functions;
-pub(crate) mod tokens;
 mod unseen;
 mod word;
 

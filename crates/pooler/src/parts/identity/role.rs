@@ -7,7 +7,7 @@
 
 use crate::relay::from_client::client_message::ClientMessage;
 use crate::relay::socket::Socket;
-use crate::session::scan::{Discard, ScanOptions, Verb, scan};
+use crate::session::scan::{ScanOptions, Verb, scan};
 use crate::wire::frame::{Framed, HEADER_BYTES};
 use crate::wire::{TransactionStatus, frame, frontend};
 
@@ -23,8 +23,8 @@ fn ends_role(text: &[u8], options: ScanOptions) -> Option<bool> {
         Verb::Set { name, local: false, .. } | Verb::Reset(name) => {
             is_role(name.as_bytes()).then_some(true)
         }
-        Verb::Discard(discard) => (*discard == Discard::All).then_some(true),
-        Verb::Commit { chain } | Verb::Rollback { chain } => (!chain).then_some(false),
+        Verb::DiscardAll => Some(true),
+        Verb::End { chain } => (!chain).then_some(false),
         _ => None,
     }
 }
@@ -59,7 +59,7 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
     /// connection lacks. `None`: it needs the role, or that is there.
     #[inline]
     pub(crate) fn leaves_role_out(&self) -> Option<bool> {
-        let (desired, applied) = (self.client.session.desired(), self.backend.session.applied());
+        let (desired, applied) = (&self.client.session.desired, &self.backend.session.applied);
         if desired == applied {
             return None;
         }
@@ -73,7 +73,7 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
         if !is_first
             || self.backend.from_server.status() != TransactionStatus::Idle
             || self.client.is_session_mode()
-            || self.client.serving.is_exclusive()
+            || self.client.serving.exclusive
         {
             return None;
         }

@@ -10,7 +10,7 @@ use crate::relay::backend::{Backend, Reset};
 use crate::relay::client::Client;
 use crate::relay::socket::Socket;
 use crate::session::canonical::is_unsafe_encoding;
-use crate::session::part::{Part, PartSet, Policy};
+use crate::session::part::{Part, PartSet};
 use crate::session::settings::{
     Settings, SettingsBuilder, can_move, is_custom, is_for_superusers, is_raw,
 };
@@ -36,8 +36,8 @@ impl<S: Socket> Backend<S> {
     /// changed any since the report.
     #[inline]
     pub(crate) fn disagrees(&mut self) -> bool {
-        let Some(exact) = self.known.session_report() else { return false };
-        if !exact.fresh && exact.compared.is_shared_with(self.session.applied()) {
+        let Some(exact) = self.known.session_report.as_deref() else { return false };
+        if !exact.fresh && exact.compared.is_shared_with(&self.session.applied) {
             return false;
         }
         self.compare_with_report()
@@ -45,8 +45,8 @@ impl<S: Socket> Backend<S> {
 
     #[cold]
     fn compare_with_report(&mut self) -> bool {
-        let Some(exact) = self.known.session_report() else { return false };
-        let in_doubt = self.known.unverified().is_some()
+        let Some(exact) = self.known.session_report.as_deref() else { return false };
+        let in_doubt = self.known.unverified.is_some()
             || exact.stays
             || exact.unreported
             || exact.report.is_cut
@@ -66,17 +66,17 @@ impl<S: Socket> Backend<S> {
                 there => significant(name, there.flatten()) == significant(name, Some(value)),
             }
         };
-        let known = self.session.applied().iter().filter(|(name, _)| is_compared(name));
+        let known = self.session.applied.iter().filter(|(name, _)| is_compared(name));
         let mut lost = known.filter(|(name, _)| !self.reports_settable(name));
         let differs = lost.any(|(name, value)| !reported(name, value))
             || exact.report.settings.iter().any(|set| {
                 is_compared(&set.name)
-                    && self.session.applied().get(&set.name).is_none()
+                    && self.session.applied.get(&set.name).is_none()
                     && (shared || exact.unowned.setting(&set.name) != Some(set))
                     && !reported(&set.name, b"")
             });
-        let applied = self.session.applied().clone();
-        if let Some(exact) = self.known.session_report_mut().filter(|_| !differs) {
+        let applied = self.session.applied.clone();
+        if let Some(exact) = self.known.session_report.as_deref_mut().filter(|_| !differs) {
             exact.compared = applied;
         }
         differs
@@ -84,13 +84,13 @@ impl<S: Socket> Backend<S> {
 
     /// Whether a report has come that has not been processed.
     pub(crate) fn has_fresh_report(&self) -> bool {
-        self.known.session_report().is_some_and(|exact| exact.fresh)
+        self.known.session_report.as_deref().is_some_and(|exact| exact.fresh)
     }
 
     /// A report has come. `Err`: it cannot be read, and reports of this connection are not used any
     /// more.
     pub(crate) fn take_report(&mut self, text: &[u8]) -> Result<(), ReportError> {
-        let Some(exact) = self.known.session_report_mut() else { return Ok(()) };
+        let Some(exact) = self.known.session_report.as_deref_mut() else { return Ok(()) };
         match Report::read(text) {
             Ok(report) => {
                 exact.report = report;
@@ -107,7 +107,7 @@ impl<S: Socket> Backend<S> {
     /// # Errors
     /// As [`Backend::take_report`].
     pub(crate) fn take_kept(&mut self, text: &[u8]) -> Result<(), ReportError> {
-        if self.known.session_report().is_none() {
+        if self.known.session_report.is_none() {
             return Ok(());
         }
         let kept = match Kept::read(text) {
@@ -117,14 +117,14 @@ impl<S: Socket> Backend<S> {
         for name in &kept.defined {
             self.session.keep_lasting(self.pool.loaded_library(name));
         }
-        if kept.buffers.is_some() && !self.session.lasting().has_buffers() {
+        if kept.buffers.is_some() && !self.session.lasting.has_buffers() {
             self.session.keep_lasting(self.pool.temporary_buffers(kept.buffers));
         }
         Ok(())
     }
 
     fn believe_no_more(&mut self, error: ReportError) -> ReportError {
-        self.known.take_session_report();
+        self.known.session_report = None;
         self.lending.spoil("its server reported what cannot be read");
         error
     }
@@ -135,9 +135,9 @@ impl<S: Socket> Backend<S> {
         if !self.has_fresh_report() {
             return;
         }
-        let Some(mut exact) = self.known.take_session_report() else { return };
+        let Some(mut exact) = self.known.session_report.take() else { return };
         let left = exact.report.parts.minus(exact.unowned.parts);
-        if !to_its_first && (exact.report.is_cut || Policy::pooler().must_close_with(left)) {
+        if !to_its_first && (exact.report.is_cut || left.must_close_with()) {
             self.spoil_for_good();
         }
         exact.fresh = false;
@@ -145,14 +145,14 @@ impl<S: Socket> Backend<S> {
         exact.drawn_by = exact.drawn_by.filter(|by| Some(*by) == exact.holder);
         self.note_reported_names(&mut exact);
         exact.unowned = self.unowned(&exact.report);
-        self.known.set_session_report(exact);
+        self.known.session_report = Some(exact);
     }
 
     /// What a report contains that is no client's. Statements of its last client's PREPARE are
     /// removed before the next client's first message.
     fn unowned(&self, report: &Report) -> Report {
-        let mut unowned = beside(report, self.session.applied());
-        if self.prepared.by_sql().is_some() && self.has_sql_statements(&report.statements) {
+        let mut unowned = beside(report, &self.session.applied);
+        if self.prepared.by_sql.is_some() && self.has_sql_statements(&report.statements) {
             unowned.parts.remove(Part::SqlStatement);
         }
         unowned
@@ -161,24 +161,24 @@ impl<S: Socket> Backend<S> {
     /// It has been handed over: its current state is its user's own. (Custom names of a user's own
     /// settings remain with an empty value, and do not count.)
     pub(crate) fn begin_reports(&mut self) {
-        let Some(mut exact) = self.known.take_session_report() else { return };
+        let Some(mut exact) = self.known.session_report.take() else { return };
         (exact.fresh, exact.unreported, exact.stays) = (false, false, false);
         exact.since = self.requests.pipeline();
         exact.noted.clone_from(&exact.report.names);
         exact.unowned = self.unowned(&exact.report);
-        self.known.set_session_report(exact);
+        self.known.session_report = Some(exact);
     }
 
     /// Whether all settings certainly have the server's own values.
     pub(crate) fn has_own_settings_only(&self) -> bool {
-        let report = self.known.session_report().map(|exact| &exact.report);
-        self.session.applied().is_empty()
+        let report = self.known.session_report.as_deref().map(|exact| &exact.report);
+        self.session.applied.is_empty()
             && report.is_some_and(|report| !report.is_cut && report.settings.is_empty())
     }
 
     /// A client that was gone before the report came has left state that a reset removes.
     pub(crate) fn has_left_overs(&self) -> bool {
-        let Some(exact) = self.known.session_report().filter(|exact| exact.fresh) else {
+        let Some(exact) = self.known.session_report.as_deref().filter(|exact| exact.fresh) else {
             return false;
         };
         let mut left = exact.report.parts.minus(exact.unowned.parts);
@@ -186,12 +186,12 @@ impl<S: Socket> Backend<S> {
             left.remove(Part::SqlStatement); // the next client removes them
         }
         let set = exact.report.settings.iter().any(|set| {
-            let known = self.session.applied().get(&set.name);
+            let known = self.session.applied.get(&set.name);
             (known.is_some() || exact.unowned.setting(&set.name) != Some(set))
                 && !self.reports_settable(&set.name)
                 && known != set.value.as_deref()
         });
-        let reset = self.session.applied().iter().any(|(name, value)| {
+        let reset = self.session.applied.iter().any(|(name, value)| {
             let stays = is_custom(name) && value.is_empty();
             !stays && !self.reports_settable(name) && exact.report.setting(name).is_none()
         });
@@ -200,18 +200,18 @@ impl<S: Socket> Backend<S> {
 
     /// Whether its server's report on statements of PREPARE covers only its client's.
     pub(crate) fn reports_all_statements(&self) -> bool {
-        let exact = self.known.session_report();
+        let exact = self.known.session_report.as_deref();
         exact.is_some_and(|exact| exact.covered().contains(Part::SqlStatement))
     }
 
     pub(crate) fn is_lent_to(&mut self, lent: Lent) {
         let client = lent.client;
-        let again = self.known.drawn_mut().is_lent(lent);
+        let again = self.known.drawn.is_lent(lent);
         self.ahead.forget_outcome();
-        if self.known.notifying_mut().is_lent_to(client, self.lending.since()) {
-            self.session.own_function_plans(false);
+        if self.known.notifying.is_lent_to(client, self.lending.since) {
+            self.session.function_plans_are_own = false;
         }
-        if let Some(exact) = self.known.session_report_mut() {
+        if let Some(exact) = self.known.session_report.as_deref_mut() {
             if !again && exact.drawn_by == Some(client) {
                 exact.drawn_by = None; // it may have drawn elsewhere since
             }
@@ -223,7 +223,7 @@ impl<S: Socket> Backend<S> {
 
     /// A client's transaction has given a setting the server's own value, or another.
     pub(crate) fn note_reported_value(&mut self, name: &[u8], was_own: bool, is_own: bool) {
-        let Some(exact) = self.known.session_report_mut() else { return };
+        let Some(exact) = self.known.session_report.as_deref_mut() else { return };
         match exact.changed.iter_mut().find(|changed| *changed.name == *name) {
             Some(changed) => changed.is_own = is_own,
             None => exact.changed.push(Changed { name: name.into(), was_own, is_own }),
@@ -247,7 +247,7 @@ impl<S: Socket> Backend<S> {
     /// is another client's, or one that the client has already asked for and that would hide what
     /// it draws now. `None`: the server reports nothing.
     pub(crate) fn must_discard_sequences(&self, asks: impl FnOnce() -> bool) -> Option<bool> {
-        let exact = self.known.session_report()?;
+        let exact = self.known.session_report.as_deref()?;
         let own = exact.is_drawn_by_holder();
         Some(exact.may_draw() && (!own || (exact.asked && !asks())))
     }
@@ -255,49 +255,49 @@ impl<S: Socket> Backend<S> {
     /// Its client, not one of session mode, asks for currval or lastval, or may. Returns whether
     /// the server's report covers the rest.
     pub(crate) fn asks_for_sequences(&mut self, asks: bool) -> bool {
-        let Some(exact) = self.known.session_report_mut() else { return false };
+        let Some(exact) = self.known.session_report.as_deref_mut() else { return false };
         exact.asks |= asks;
         true
     }
 
     /// Its client has kept it to ask for what it drew, and has not asked.
     pub(crate) fn note_unasked(&mut self) {
-        let text = self.known.drawn().text();
-        match self.known.drawn().is_asked() {
+        let text = self.known.drawn.text();
+        match self.known.drawn.is_asked() {
             true => self.pool.asking().note_waste_of_again(text),
             false => self.pool.asking().note_waste(text),
         }
-        if let Some(exact) = self.known.session_report_mut() {
+        if let Some(exact) = self.known.session_report.as_deref_mut() {
             exact.unasked = true;
         }
     }
 
     /// Whether it has settings that do not move.
     pub(crate) fn keeps_settings(&self) -> bool {
-        self.known.session_report().is_some_and(|exact| exact.stays)
+        self.known.session_report.as_deref().is_some_and(|exact| exact.stays)
     }
 
     /// Whether text under its `client_encoding` has the server's own bytes.
     pub(crate) fn reads_raw(&self) -> bool {
         let name = &b"client_encoding"[..];
         let of_client =
-            self.session.applied().get(name).or_else(|| self.session.parameters().get(name));
-        is_raw(of_client, self.session.parameters().get(b"server_encoding"))
+            self.session.applied.get(name).or_else(|| self.session.own.parameters.get(name));
+        is_raw(of_client, self.session.own.parameters.get(b"server_encoding"))
     }
 
     /// Whether characters of its `client_encoding` contain bytes that look like ASCII.
     pub(crate) fn reads_unsafely(&self) -> bool {
         let name = &b"client_encoding"[..];
         self.session
-            .applied()
+            .applied
             .get(name)
-            .or_else(|| self.session.parameters().get(name))
+            .or_else(|| self.session.own.parameters.get(name))
             .is_some_and(is_unsafe_encoding)
     }
 
     /// Whether ParameterStatus reports this setting, which a client can set.
     fn reports_settable(&self, name: &[u8]) -> bool {
-        name != b"session_authorization" && self.session.parameters().get(name).is_some()
+        name != b"session_authorization" && self.session.own.parameters.get(name).is_some()
     }
 
     /// Whether it reports the value itself: one that is not ASCII comes converted.
@@ -311,16 +311,16 @@ impl<S: Socket> Client<S> {
     /// Returns the reports of settings that it is due.
     #[inline]
     pub(crate) fn heed_report(&mut self, backend: &mut Backend<S>) -> Vec<u8> {
-        if let Some(exact) = backend.known.session_report()
+        if let Some(exact) = backend.known.session_report.as_deref()
             && (exact.fresh
                 || exact.asks
                 || exact.unreported
-                || backend.known.unverified().is_some()
-                || !self.session.pins().is_empty())
+                || backend.known.unverified.is_some()
+                || !self.session.pins.is_empty())
         {
             return self.settle_report(backend);
         }
-        if let Some(exact) = backend.known.session_report_mut() {
+        if let Some(exact) = backend.known.session_report.as_deref_mut() {
             exact.changed.clear();
             // It has reported nothing: so far all settings are unchanged.
             exact.since = backend.requests.pipeline();
@@ -331,18 +331,17 @@ impl<S: Socket> Client<S> {
     #[cold]
     fn settle_report(&mut self, backend: &mut Backend<S>) -> Vec<u8> {
         let mut reported = Vec::new();
-        let Some(mut exact) = backend.known.take_session_report() else { return reported };
+        let Some(mut exact) = backend.known.session_report.take() else { return reported };
         backend.note_reported_names(&mut exact);
         let held = exact.report.parts.minus(exact.unowned.parts);
-        let mut pinning = Policy::pooler().pinning(held);
+        let mut pinning = held.pinning();
         if held.contains(Part::Listen) {
             pinning.insert(Part::Listen); // the text's LISTEN moves, and has left the backend by then
         }
-        let one_keeps_it =
-            self.is_session_mode() || self.serving.is_exclusive() || backend.is_classic();
+        let one_keeps_it = self.is_session_mode() || self.serving.exclusive || backend.is_classic();
         let lasting = match one_keeps_it {
-            true => Policy::pooler().must_close_with(pinning),
-            false => Policy::pooler().must_close(pinning.minus(END_IS_REPORTED)),
+            true => pinning.must_close_with(),
+            false => pinning.minus(END_IS_REPORTED).must_close(),
         };
         if lasting {
             backend.spoil_for_good();
@@ -356,9 +355,9 @@ impl<S: Socket> Client<S> {
             // What the text shows pins as it would without a report, and whatever else there is
             // does not end.
             backend.lending.spoil("its session held more than its server could report");
-            self.session.pin(Part::Setting);
+            self.session.pins.insert(Part::Setting);
             backend.doubt_all();
-        } else if self.is_session_mode() || self.serving.is_exclusive() {
+        } else if self.is_session_mode() || self.serving.exclusive {
             // One client has it for all its life.
         } else if backend.is_classic() {
             let sql = held.intersection(PartSet::of(&[Part::SqlStatement]));
@@ -366,11 +365,11 @@ impl<S: Socket> Client<S> {
         } else {
             reported = self.hold_what_is_reported(backend, &mut exact, pinning);
             if draws && exact.fresh && !asked {
-                self.session.draws();
+                self.session.asks.draws();
             }
             if draws
                 && !exact.unasked
-                && (!exact.asked || matches!(self.session.asks(), Asks::Last(_)))
+                && (!exact.asked || matches!(self.session.asks, Asks::Last(_)))
             {
                 self.keep_what_it_drew(backend);
             }
@@ -378,7 +377,7 @@ impl<S: Socket> Client<S> {
         exact.fresh = false;
         exact.since = backend.requests.pipeline();
         exact.changed.clear();
-        backend.known.set_session_report(exact);
+        backend.known.session_report = Some(exact);
         reported
     }
 
@@ -392,7 +391,7 @@ impl<S: Socket> Client<S> {
             && exact.report.settings.iter().any(|set| {
                 exact.unowned.setting(&set.name) != Some(set)
                     && !backend.reports_settable(&set.name)
-                    && set.value.as_deref() != backend.session.applied().get(&set.name)
+                    && set.value.as_deref() != backend.session.applied.get(&set.name)
             });
         if !lost.is_empty() || sets {
             backend.lending.owe_reset(Reset::All);
@@ -406,7 +405,7 @@ impl<S: Socket> Client<S> {
         exact: &mut SessionReport,
         pinning: PartSet,
     ) -> Vec<u8> {
-        let mut doubt = backend.known.settle_doubt();
+        let mut doubt = backend.known.unverified.take();
         let noted = doubt.as_mut().map(|doubt| doubt.take_noted()).unwrap_or_default();
         let named = doubt.as_ref().map_or(&[][..], |doubt| doubt.names());
         let mut reported = ReportedSettings::default();
@@ -415,27 +414,27 @@ impl<S: Socket> Client<S> {
             exact.stays = !reported.stays.is_empty();
             exact.unreported = reported.unreported;
         } else if exact.stays {
-            reported.stays = self.session.pins().intersection(PartSet::ANY_SETTING);
+            reported.stays = self.session.pins.intersection(PartSet::ANY_SETTING);
         }
         if let Some((applied, desired)) = reported.applied.take() {
             self.adopt_settings(backend, applied, desired, exact.since);
         }
         let mut covered = exact.covered().union(PASSING);
-        if exact.report.parts.contains(Part::Listen) && self.session.pins().contains(Part::Listen) {
+        if exact.report.parts.contains(Part::Listen) && self.session.pins.contains(Part::Listen) {
             covered.remove(Part::Listen);
         }
         let mut pins = pinning.minus(PartSet::of(&[Part::SequenceValue]));
         if pins.contains(Part::Listen) && self.keeps_backend_to_listen() {
             pins.remove(Part::Listen);
         }
-        let taken_away = backend.prepared.by_sql().is_some()
+        let taken_away = backend.prepared.by_sql.is_some()
             && exact.report.statements.is_empty()
             && !backend.has_parsed_statements()
             && !noted.has_parsed();
-        let prepared = self.session.pins().contains(Part::SqlStatement) || taken_away;
-        self.session.set_pins(self.session.pins().minus(covered).union(pins).union(reported.stays));
+        let prepared = self.session.pins.contains(Part::SqlStatement) || taken_away;
+        self.session.pins = self.session.pins.minus(covered).union(pins).union(reported.stays);
         if pins.contains(Part::TemporaryObject) {
-            backend.prepared.statements_mut().client_sees_its_own(); // whatever has created it
+            backend.prepared.statements.client_sees_its_own(); // whatever has created it
         }
         let left = doubt.as_ref().map_or(PartSet::EMPTY, |doubt| doubt.parts());
         let mut asked = left.intersection(exact.unowned.parts);
@@ -443,16 +442,16 @@ impl<S: Socket> Client<S> {
             && self.is_to_ask_for_sql(backend, exact, left, noted.has_parsed())
         {
             asked.insert(Part::SqlStatement);
-            self.session.pin(Part::SqlStatement);
+            self.session.pins.insert(Part::SqlStatement);
         }
-        if prepared && !self.session.pins().contains(Part::SqlStatement) {
+        if prepared && !self.session.pins.contains(Part::SqlStatement) {
             // A DEALLOCATE ALL within a function has removed the shared ones, too.
             backend.prepared.doubt_all();
         }
         self.session.pin_all(self.pins_of_settings(backend));
         backend.doubt_reported(asked, reported.names, exact.since, noted);
         if backend.settings_in_doubt() {
-            self.session.pin(Part::Setting);
+            self.session.pins.insert(Part::Setting);
         }
         reported.restored
     }
@@ -469,9 +468,9 @@ impl<S: Socket> Client<S> {
     ) -> bool {
         let names = &exact.report.statements;
         let parsed = parsed || backend.has_parsed_statements();
-        if names.is_empty() && !parsed && backend.prepared.by_sql().is_some() {
+        if names.is_empty() && !parsed && backend.prepared.by_sql.is_some() {
             self.forget_sql_statements();
-            backend.prepared.forget_by_sql();
+            backend.prepared.by_sql = None;
             return false;
         }
         if names.is_empty() && !parsed {
@@ -482,7 +481,7 @@ impl<S: Socket> Client<S> {
             return true;
         }
         if others || self.keeps_sql_statements() {
-            self.session.pin(Part::SqlStatement);
+            self.session.pins.insert(Part::SqlStatement);
         }
         false
     }
@@ -496,8 +495,8 @@ impl<S: Socket> Client<S> {
         named: &[Box<[u8]>],
     ) -> ReportedSettings {
         let mut reading = ReadingSettings {
-            applied: SettingsBuilder::from(backend.session.applied()),
-            desired: SettingsBuilder::from(self.session.desired()),
+            applied: SettingsBuilder::from(&backend.session.applied),
+            desired: SettingsBuilder::from(&self.session.desired),
             changed: false,
             reported: ReportedSettings::default(),
         };
@@ -515,7 +514,7 @@ impl<S: Socket> Client<S> {
 /// without settings, nor is it the role that the pool gives.
 fn is_clients<S: Socket>(backend: &Backend<S>, exact: &SessionReport, set: &SetTo) -> bool {
     let unowned = exact.unowned.setting(&set.name) == Some(set);
-    (!unowned || backend.session.applied().get(&set.name).is_some())
+    (!unowned || backend.session.applied.get(&set.name).is_some())
         && !(*set.name == *b"session_authorization"
             && set.value.as_deref() == Some(backend.role().as_bytes()))
 }
@@ -540,7 +539,7 @@ impl ReadingSettings {
         named: &[Box<[u8]>],
     ) {
         let report = &exact.report;
-        let known = |name: &[u8]| backend.session.applied().get(name);
+        let known = |name: &[u8]| backend.session.applied.get(name);
         for set in report.settings.iter().filter(|set| is_clients(backend, exact, set)) {
             let name = &*set.name;
             let part = Part::of_setting(name, |_| false);
@@ -584,7 +583,7 @@ impl ReadingSettings {
     ) {
         let report = &exact.report;
         for (name, value) in
-            backend.session.applied().iter().filter(|(name, _)| !backend.reports_settable(name))
+            backend.session.applied.iter().filter(|(name, _)| !backend.reports_settable(name))
         {
             if report.setting(name).is_some_and(|set| is_clients(backend, exact, set)) {
                 continue;
@@ -616,13 +615,13 @@ impl ReadingSettings {
     ) {
         let (report, start) = (&exact.report, &client.record.start);
         for name in report.names.iter().filter(|name| {
-            backend.session.applied().get(name).is_none()
+            backend.session.applied.get(name).is_none()
                 && report.setting(name).is_none()
                 && !exact.unowned.knows(name)
                 && can_move(name)
         }) {
             self.applied.set(name, b"");
-            if client.session.desired().get(name).is_none() {
+            if client.session.desired.get(name).is_none() {
                 // (Otherwise Hawser has set it, in a pipeline that has failed: the client still
                 // desires it.)
                 self.desired.set(name, start.get(name).unwrap_or_default());
@@ -638,7 +637,7 @@ impl ReadingSettings {
         for one in exact.changed.iter().filter(|one| exact.fresh && one.came_to_own()) {
             let name = &one.name;
             if let Some(value) = start.get(name)
-                && client.session.desired().get(name).is_none()
+                && client.session.desired.get(name).is_none()
                 && report.setting(&name.to_ascii_lowercase()).is_none()
             {
                 self.desired.set(name, value);

@@ -13,18 +13,27 @@ use crate::session::settings::Settings;
 
 /// The settings in force on the server.
 pub(crate) struct AppliedSession {
-    applied: Settings,
-    own: OwnValues,
-    texts: Texts,
+    /// As they differ from the server's own at connect, once everything that has been sent is
+    /// answered.
+    pub(crate) applied: Settings,
+    pub(crate) own: OwnValues,
+    pub(crate) texts: Texts,
     applying: Applying,
-    role: Role,
-    custom: CustomNames,
-    lasting: Lasting,
-    lifts: Lifts,
-    within: Option<Box<Within>>,
-    function_plans: FunctionPlans,
-    /// Only the client that has it now has made any of these.
-    function_plans_are_own: bool,
+    /// Whether the client's role is in force for what it has sent.
+    pub(crate) role: Role,
+    /// Custom names that the server knows for good.
+    pub(crate) custom: CustomNames,
+    /// What the process keeps to its end and some clients must not see.
+    pub(crate) lasting: Lasting,
+    /// The outcome of attempts to lift a short timeout.
+    pub(crate) lifts: Lifts,
+    /// Settings in flight within its client's pipeline.
+    pub(crate) within: Option<Box<Within>>,
+    /// The settings under which the process has made the plans of functions.
+    pub(crate) function_plans: FunctionPlans,
+    /// Its client alone has made the plans of functions that the process keeps: whatever the
+    /// client sets, it finds what a session of its own would have.
+    pub(crate) function_plans_are_own: bool,
 }
 
 /// Blocks of Hawser's without which the client's message must not run.
@@ -67,11 +76,15 @@ pub(crate) enum FunctionPlans {
 }
 
 /// The server's own values, and what follows from them.
-struct OwnValues {
-    parameters: Arc<ServerParameters>,
-    basis: Basis,
-    makes_temporary: bool,
-    reading: ScanOptions,
+pub(crate) struct OwnValues {
+    /// What the server reported at connect.
+    pub(crate) parameters: Arc<ServerParameters>,
+    /// The basis of these parameters.
+    pub(crate) basis: Basis,
+    /// Whether a plain CREATE TABLE may make a temporary table.
+    pub(crate) makes_temporary: bool,
+    /// How the server reads texts.
+    pub(crate) reading: ScanOptions,
 }
 
 impl OwnValues {
@@ -88,14 +101,14 @@ impl OwnValues {
 
 /// What texts may have changed since the connection was last at rest outside of a transaction.
 #[derive(Clone, Copy, Default)]
-struct Texts {
+pub(crate) struct Texts {
     /// How the server reads texts.
-    reread: bool,
+    pub(crate) reread: bool,
     /// The search_path, to a value that is not known before the end of the transaction.
-    unseen_path: bool,
+    pub(crate) unseen_path: bool,
     /// Settings that plans depend on: unknown, or unknown until an answer, or in force until the
     /// end of the transaction.
-    plans: bool,
+    pub(crate) plans: bool,
 }
 
 impl AppliedSession {
@@ -115,41 +128,6 @@ impl AppliedSession {
         }
     }
 
-    /// The settings in force, as they differ from the server's own at connect, once everything that
-    /// has been sent is answered.
-    #[inline]
-    pub(crate) fn applied(&self) -> &Settings {
-        &self.applied
-    }
-
-    /// These are in force from now on. Returns the settings before.
-    pub(crate) fn apply(&mut self, settings: Settings) -> Settings {
-        std::mem::replace(&mut self.applied, settings)
-    }
-
-    /// What the server reported at connect.
-    #[inline]
-    pub(crate) fn parameters(&self) -> &Arc<ServerParameters> {
-        &self.own.parameters
-    }
-
-    /// The basis of these parameters.
-    #[inline]
-    pub(crate) fn basis(&self) -> Basis {
-        self.own.basis
-    }
-
-    /// Whether a plain CREATE TABLE may make a temporary table under the server's own values.
-    pub(crate) fn makes_temporary(&self) -> bool {
-        self.own.makes_temporary
-    }
-
-    /// How the server reads texts under its own values.
-    #[inline]
-    pub(crate) fn reading(&self) -> ScanOptions {
-        self.own.reading
-    }
-
     /// The server's own values have changed.
     pub(crate) fn take_parameters(&mut self, parameters: Arc<ServerParameters>, basis: Basis) {
         self.own = OwnValues::new(parameters, basis);
@@ -160,17 +138,6 @@ impl AppliedSession {
     pub(crate) fn doubt_texts(&mut self, rereads: bool, unseen_path: bool) {
         self.texts.reread |= rereads;
         self.texts.unseen_path |= unseen_path;
-    }
-
-    /// Whether something has been sent that may change how the server reads texts.
-    #[inline]
-    pub(crate) fn may_read_otherwise(&self) -> bool {
-        self.texts.reread
-    }
-
-    /// Whether a search_path may have been set that is not known yet.
-    pub(crate) fn may_have_unseen_path(&self) -> bool {
-        self.texts.unseen_path
     }
 
     /// Something is sent that may set what plans depend on.
@@ -184,34 +151,9 @@ impl AppliedSession {
         self.function_plans = FunctionPlans::Several;
     }
 
-    /// The settings under which the process has made the plans of functions.
-    #[inline]
-    pub(crate) fn function_plans(&self) -> &FunctionPlans {
-        &self.function_plans
-    }
-
     /// The process makes all plans of functions under these settings from now on.
     pub(crate) fn plan_functions_under(&mut self, settings: &Settings) {
         self.function_plans = FunctionPlans::Under(self.own.basis, settings.clone());
-    }
-
-    /// Whether its client alone has made the plans of functions that the process keeps: whatever
-    /// the client sets, it finds what a session of its own would have.
-    #[inline]
-    pub(crate) fn has_own_function_plans(&self) -> bool {
-        self.function_plans_are_own
-    }
-
-    /// Whether the plans of functions in the process are this client's own: not once another client
-    /// has come.
-    pub(crate) fn own_function_plans(&mut self, are_own: bool) {
-        self.function_plans_are_own = are_own;
-    }
-
-    /// Whether something has been sent in this transaction that may set what plans depend on.
-    #[inline]
-    pub(crate) fn may_plan_otherwise(&self) -> bool {
-        self.texts.plans
     }
 
     /// The connection is at rest outside of a transaction: nothing of that is in doubt any more.
@@ -250,16 +192,6 @@ impl AppliedSession {
         }
     }
 
-    /// Whether the client's role is in force for what it has sent.
-    pub(crate) fn role(&self) -> &Role {
-        &self.role
-    }
-
-    /// The client's message is sent with its role, without it, or in vain.
-    pub(crate) fn set_role(&mut self, role: Role) {
-        self.role = role;
-    }
-
     /// The error with which the server has refused the client's role.
     pub(crate) fn role_refused(&self) -> Option<&[u8]> {
         match &self.role {
@@ -268,51 +200,14 @@ impl AppliedSession {
         }
     }
 
-    /// Custom names that the server knows for good.
-    #[inline]
-    pub(crate) fn custom(&self) -> CustomNames {
-        self.custom
-    }
-
     /// The server knows these as well. Returns all that it knows.
     pub(crate) fn know_custom(&mut self, names: CustomNames) -> CustomNames {
         self.custom = self.custom.and(names);
         self.custom
     }
 
-    /// What the process keeps to its end and some clients must not see.
-    #[inline]
-    pub(crate) fn lasting(&self) -> Lasting {
-        self.lasting
-    }
-
     /// The process keeps this as well.
     pub(crate) fn keep_lasting(&mut self, more: Lasting) {
         self.lasting = self.lasting.and(more);
-    }
-
-    /// The outcome of attempts to lift a short timeout.
-    pub(crate) fn lifts(&mut self) -> &mut Lifts {
-        &mut self.lifts
-    }
-
-    /// Settings in flight within its client's pipeline.
-    #[inline]
-    pub(crate) fn within(&self) -> Option<&Within> {
-        self.within.as_deref()
-    }
-
-    pub(crate) fn within_mut(&mut self) -> Option<&mut Within> {
-        self.within.as_deref_mut()
-    }
-
-    /// Settings are sent within its client's pipeline.
-    pub(crate) fn begin_within(&mut self, within: Within) {
-        self.within = Some(Box::new(within));
-    }
-
-    /// That pipeline has ended.
-    pub(crate) fn end_within(&mut self) -> Option<Within> {
-        self.within.take().map(|within| *within)
     }
 }

@@ -43,11 +43,11 @@ impl<S: Socket> Backend<S> {
     /// is made in a [block](Self::inject_block). Only `application_name`, which decides nothing,
     /// goes without.
     pub(crate) fn apply_settings(&mut self, desired: &Settings, out: &mut Vec<u8>) {
-        if *self.session.applied() == *desired {
+        if self.session.applied == *desired {
             return;
         }
-        let before = self.session.apply(desired.clone());
-        let parameters = self.session.parameters().clone();
+        let before = std::mem::replace(&mut self.session.applied, desired.clone());
+        let parameters = self.session.own.parameters.clone();
         let changes: Vec<_> = changes(&before, desired, &parameters).collect();
         self.define(&changes);
         let decides = changes.iter().any(|change| change.name() != b"application_name");
@@ -91,8 +91,8 @@ impl<S: Socket> Backend<S> {
 
     /// The same; each of them is answered by `owed`.
     fn set_in_pipeline(&mut self, desired: &Settings, owed: Request, out: &mut Vec<u8>) {
-        let before = self.session.apply(desired.clone());
-        let parameters = self.session.parameters().clone();
+        let before = std::mem::replace(&mut self.session.applied, desired.clone());
+        let parameters = self.session.own.parameters.clone();
         let changes: Vec<_> = changes(&before, desired, &parameters).collect();
         self.define(&changes);
         for change in changes {

@@ -33,7 +33,7 @@ mod steps;
 use std::ops::Range;
 
 use crate::relay::effects::{KEPT_BY_RESET_ALL, Resetting, Unusual};
-use crate::session::scan::{Discard, Findings, Name, SetValue, Verb};
+use crate::session::scan::{Findings, Name, SetValue, Verb};
 use crate::session::settings;
 use crate::session::settings::quoting::write_value;
 use crate::session::settings::{Change, Settings};
@@ -175,8 +175,8 @@ pub(crate) fn insertions(findings: &Findings, start: &Settings) -> Option<Vec<In
             Verb::ResetAll => set_all_again(start),
             // With other statements it fails, at any position (`PreventInTransactionBlock`,
             // xact.c).
-            Verb::Discard(Discard::All) if findings.count() > 1 => Vec::new(),
-            Verb::Discard(Discard::All) => return None,
+            Verb::DiscardAll if findings.count() > 1 => Vec::new(),
+            Verb::DiscardAll => return None,
             _ => Vec::new(),
         };
         if !statements.is_empty() {

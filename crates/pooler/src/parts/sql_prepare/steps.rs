@@ -28,7 +28,7 @@ use crate::wire::{TransactionStatus, build, frame, frontend};
 impl<S: Socket> Backend<S> {
     /// Whether these are the names of the statements that it is known to have.
     pub(crate) fn has_sql_statements(&self, names: &[Box<[u8]>]) -> bool {
-        let Some(there) = self.prepared.by_sql() else { return names.is_empty() };
+        let Some(there) = self.prepared.by_sql.as_deref() else { return names.is_empty() };
         // (A report has none of the protocol's.)
         let by_sql = there.all.iter().filter(|there| there.statement.parsed.is_none());
         let mut known: Vec<_> = by_sql.map(|there| &there.statement.name).collect();
@@ -39,7 +39,7 @@ impl<S: Socket> Backend<S> {
     /// Whether it is known to have a statement of this name of its last client, or to have tried to
     /// prepare it: it is removed when another client comes.
     pub fn has_statement_of_last_client(&self, name: &str) -> bool {
-        let there = self.prepared.by_sql();
+        let there = self.prepared.by_sql.as_deref();
         there.is_some_and(|there| {
             there.all.iter().any(|one| *one.statement.name == *name.as_bytes())
         })
@@ -47,14 +47,14 @@ impl<S: Socket> Backend<S> {
 
     /// Whether it has statements of the protocol under its client's own names, or may have.
     pub(crate) fn has_parsed_statements(&self) -> bool {
-        let there = self.prepared.by_sql();
+        let there = self.prepared.by_sql.as_deref();
         there.is_some_and(|there| there.all.iter().any(|one| one.statement.parsed.is_some()))
-            || self.known.unverified().is_some_and(|doubt| doubt.noted().has_parsed())
+            || self.known.unverified.as_deref().is_some_and(|doubt| doubt.noted().has_parsed())
     }
 
     /// Whether it has the statements of this client.
     pub(crate) fn has_sql_of(&self, wanted: &[Arc<SqlStatement>]) -> bool {
-        self.prepared.by_sql().is_some_and(|there| there.are_all_there(wanted))
+        self.prepared.by_sql.as_deref().is_some_and(|there| there.are_all_there(wanted))
     }
 
     /// Appends the messages that remove others' statements and, if it `brings`, prepare the
@@ -67,8 +67,8 @@ impl<S: Socket> Backend<S> {
         brings: bool,
         out: &mut Vec<u8>,
     ) -> bool {
-        let retry = brings && self.prepared.take_retry_of_sql();
-        let mut there = self.prepared.take_by_sql().unwrap_or_default();
+        let retry = brings && std::mem::take(&mut self.prepared.retries_sql);
+        let mut there = self.prepared.by_sql.take().unwrap_or_default();
         for mut known in std::mem::take(&mut there.all) {
             let is_wanted = wanted.iter().any(|one| Arc::ptr_eq(one, &known.statement));
             match &mut known.standing {
@@ -103,7 +103,7 @@ impl<S: Socket> Backend<S> {
         let lacks = |one: &&Arc<SqlStatement>| brings && there.place(one).is_none();
         let missing: Vec<_> = wanted.iter().filter(lacks).cloned().collect();
         for one in &missing {
-            if !same_parse_settings(self.session.applied(), &one.settings) {
+            if !same_parse_settings(&self.session.applied, &one.settings) {
                 let settings = self.settings_for_parse(&one.settings);
                 self.apply_settings(&settings, out);
             }
@@ -115,14 +115,14 @@ impl<S: Socket> Backend<S> {
             there.all.push(There { statement: one.clone(), standing: Standing::Prepared });
         }
         if !missing.is_empty() {
-            let desired = with_timeout_of(desired, self.session.applied());
+            let desired = with_timeout_of(desired, &self.session.applied);
             self.apply_settings(&desired, out);
         }
         let order =
             |there: &There| wanted.iter().position(|one| Arc::ptr_eq(one, &there.statement));
         there.all.sort_by_cached_key(order);
         if !there.all.is_empty() || self.requests.has_sql_under_way() {
-            self.prepared.set_by_sql(there);
+            self.prepared.by_sql = Some(there);
         }
         !missing.is_empty()
     }
@@ -136,7 +136,7 @@ impl<S: Socket> Backend<S> {
     ) {
         build::query(out, text);
         self.request_with(Request::InjectedPrepare, change);
-        self.prepared.unnamed_mut().taken_by_query();
+        self.prepared.unnamed.taken_by_query();
     }
 
     /// Appends a Parse of Hawser's that gives a statement its client's own name.
@@ -155,14 +155,14 @@ impl<S: Socket> Backend<S> {
     /// Whether a DEALLOCATE of Hawser's has failed with this error, and the statement may still
     /// exist. (It does not if a function has removed it.)
     pub(crate) fn leaves_anothers_statement(&self, error: &[u8]) -> bool {
-        self.prepared.by_sql().is_some()
+        self.prepared.by_sql.is_some()
             && matches!(self.requests.front_change(), Some(Change::Deallocates))
             && field(error, b'C') != Some(b"26000")
     }
 
     /// The server has refused a PREPARE of Hawser's, or has no statement to deallocate.
     pub(crate) fn prepare_refused(&mut self, error: &[u8]) {
-        let Some(there) = self.prepared.by_sql_mut() else { return };
+        let Some(there) = self.prepared.by_sql.as_deref_mut() else { return };
         if let Some(Change::Prepares(statement)) = self.requests.front_change()
             && let Some(at) = there.place(statement)
         {
@@ -174,17 +174,17 @@ impl<S: Socket> Backend<S> {
 
     /// The server has answered one.
     pub(crate) fn prepare_ended(&mut self) {
-        if self.prepared.by_sql().is_some_and(|there| there.all.is_empty())
+        if self.prepared.by_sql.as_deref().is_some_and(|there| there.all.is_empty())
             && !self.requests.has_sql_under_way()
         {
-            self.prepared.forget_by_sql();
+            self.prepared.by_sql = None;
         }
     }
 
     /// The error of the PREPARE in whose place a stand-in has been executed, which has failed with
     /// `error`.
     pub(crate) fn error_stood_in_for(&self, error: &[u8]) -> Option<&[u8]> {
-        let there = self.prepared.by_sql()?;
+        let there = self.prepared.by_sql.as_deref()?;
         let message = field(error, b'M')?;
         let at = memchr::memmem::find(message, STANDS_IN.as_bytes())? + STANDS_IN.len();
         let digits = message[at..].split(|byte| *byte == b'.').next()?;
@@ -283,8 +283,8 @@ impl<S: Socket> Client<S> {
 
     /// It keeps its backend as long as it has statements: it looks at state that does not move.
     pub(crate) fn watch_sql_statements(&mut self) {
-        if !self.sql_statements().is_empty() || self.session.pins().contains(Part::SqlStatement) {
-            self.session.pin(Part::SqlStatement);
+        if !self.sql_statements().is_empty() || self.session.pins.contains(Part::SqlStatement) {
+            self.session.pins.insert(Part::SqlStatement);
             self.pending_session().by_sql.get_or_insert_default().watched = true;
         }
     }
@@ -298,7 +298,8 @@ impl<S: Socket> Client<S> {
             return;
         }
         let message = field(error, b'M').unwrap_or_default();
-        let names = self.prepared.statements().into_iter().flat_map(|names| names.names().pairs());
+        let names =
+            self.prepared.statements.as_deref().into_iter().flat_map(|names| names.names().pairs());
         // (Quoting varies: of several names the longest is meant.)
         let missed =
             names.filter(|(name, _)| stands_in(name, message)).max_by_key(|(name, _)| name.len());
@@ -339,7 +340,7 @@ impl<S: Socket> Client<S> {
         shown: Option<Vec<Shown>>,
         noted: &Noted,
     ) -> bool {
-        let there = backend.prepared.take_by_sql();
+        let there = backend.prepared.by_sql.take();
         let kept =
             self.pending_session.as_mut().and_then(|extra| extra.by_sql.take()).unwrap_or_default();
         let was_parsed = |shown: &Shown| {
@@ -372,7 +373,7 @@ impl<S: Socket> Client<S> {
                 }
                 _ => None,
             };
-            let options = self.scan_options(backend.session.reading());
+            let options = self.scan_options(backend.session.own.reading);
             let own = prepare_in(&shown.text, &shown.name, options);
             let parsed = was_parsed(&shown);
             let same = known.filter(|known| {
@@ -397,7 +398,7 @@ impl<S: Socket> Client<S> {
             now.all.push(There { statement: statement.clone(), standing });
             all.push(statement);
         }
-        backend.prepared.set_by_sql(Box::new(now));
+        backend.prepared.by_sql = Some(Box::new(now));
         self.pending_session().by_sql = Some(Box::new(ClientSql { all, ..*kept }));
         self.keeps_sql_statements()
     }
@@ -411,7 +412,7 @@ impl<S: Socket> Client<S> {
         noted: &Noted,
     ) -> SqlStatement {
         let memory = backend.pool.statements.memory().clone();
-        let settings = noted.settings_of(&shown.name, backend.session.applied(), false);
+        let settings = noted.settings_of(&shown.name, &backend.session.applied, false);
         let moves = settings.is_some() && shown.types.is_ascii() && memory.has_room_for_names();
         // The effects of executing it by SQL, in a function, are not seen.
         let moves = moves && parsed.effects.is_none();
@@ -433,12 +434,12 @@ impl<S: Socket> Client<S> {
         noted: &Noted,
     ) -> SqlStatement {
         let memory = backend.pool.statements.memory().clone();
-        let now = backend.session.applied();
+        let now = &backend.session.applied;
         let settings = noted.settings_of(&shown.name, now, backend.reports_all_statements());
         let certain = settings.is_some();
         let settings = settings.unwrap_or_else(|| now.clone());
         let encoding = |settings: &Settings| {
-            let own = backend.session.parameters().get(b"client_encoding");
+            let own = backend.session.own.parameters.get(b"client_encoding");
             settings.get(b"client_encoding").or(own).map(<[u8]>::to_vec)
         };
         let readable = |text: &[u8]| {
@@ -447,8 +448,8 @@ impl<S: Socket> Client<S> {
                     && encoding(now).is_some_and(|name| !is_unsafe_encoding(&name)))
         };
         let effects = own.as_ref().map(|text| {
-            let options = backend.session.reading().with(|name| settings.get(name));
-            let reported = |name: &[u8]| backend.session.parameters().get(name).is_some();
+            let options = backend.session.own.reading.with(|name| settings.get(name));
+            let reported = |name: &[u8]| backend.session.own.parameters.get(name).is_some();
             backend.with_functions(text, Effects::of_text(text, options, reported))
         });
         let moves = certain
@@ -457,7 +458,7 @@ impl<S: Socket> Client<S> {
             && shown.types.is_ascii()
             && memory.has_room_for_names()
             && own.as_ref().is_some_and(|text| {
-                let options = backend.session.reading().with(|name| settings.get(name));
+                let options = backend.session.own.reading.with(|name| settings.get(name));
                 readable(text) && prepare_in(text, &shown.name, options) == Some(text)
             });
         let effects = effects.filter(|effects| !only_prepares(effects));
@@ -477,7 +478,7 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
     /// Makes the backend's statements of SQL's PREPARE the client's, before its transaction.
     #[inline]
     pub(crate) fn open_sql_statements(&mut self) -> Result<(), Halt> {
-        if self.backend.prepared.by_sql().is_none() && self.client.sql_statements().is_empty() {
+        if self.backend.prepared.by_sql.is_none() && self.client.sql_statements().is_empty() {
             return Ok(());
         }
         self.bring_sql_statements()
@@ -493,11 +494,11 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
         }
         let wanted = wanted.to_vec();
         let brings = !self.does_without_sql_statements();
-        if brings || self.backend.prepared.by_sql().is_some() {
+        if brings || self.backend.prepared.by_sql.is_some() {
             self.lift_first()?;
         }
         self.passage.cut(self.backend)?;
-        let desired = self.client.session.desired();
+        let desired = &self.client.session.desired;
         if self.backend.bring_sql(&wanted, desired, brings, &mut self.passage.out) {
             self.backend.ahead.begin();
             return self.wait();
@@ -510,7 +511,7 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
     #[inline]
     pub(crate) fn hold_for_sql_statements(&mut self) -> Result<(), Halt> {
         let wanted = self.client.sql_statements();
-        let there = self.backend.prepared.by_sql();
+        let there = self.backend.prepared.by_sql.as_deref();
         if wanted.is_empty()
             || there.is_some_and(|there| !there.lacks(wanted))
             || self.does_without_sql_statements()

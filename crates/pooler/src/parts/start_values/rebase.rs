@@ -42,10 +42,10 @@ fn rebased(settings: &Settings, old: &ServerParameters, new: &ServerParameters) 
 impl<S: Socket> Client<S> {
     /// It is to work on this backend, whose own values decide its settings and pins.
     pub(crate) fn begin_with(&mut self, backend: &Backend<S>) {
-        if self.session.basis() != backend.session.basis() {
+        if self.session.basis != backend.session.own.basis {
             self.rebase(backend);
         }
-        if backend.session.makes_temporary() {
+        if backend.session.own.makes_temporary {
             self.session.pin_all(self.lasting_pins(backend));
         }
     }
@@ -53,21 +53,21 @@ impl<S: Socket> Client<S> {
     /// Computes its settings from this backend's own values. Nothing of it is in flight.
     #[cold]
     pub(crate) fn rebase(&mut self, backend: &Backend<S>) {
-        let before = self.session.set_basis(backend.session.basis());
+        let before = std::mem::replace(&mut self.session.basis, backend.session.own.basis);
         let pool = &backend.pool;
         let (Some(old), Some(new)) =
-            (pool.values_of(before), pool.values_of(backend.session.basis()))
+            (pool.values_of(before), pool.values_of(backend.session.own.basis))
         else {
             if before.is_of_predecessor() {
                 self.read_unnamed(backend, Settings::clone);
             }
             return; // its first backend
         };
-        if self.serving.is_exclusive() {
+        if self.serving.exclusive {
             return; // it was opened with this client's values
         }
         let moved = |settings: &Settings| pool.interner().share(rebased(settings, &old, &new));
-        self.session.want(moved(self.session.desired()));
+        self.session.desired = moved(&self.session.desired);
         self.record.start = moved(&self.record.start);
         if let Some(believed) =
             self.pending_session.as_mut().and_then(|extra| extra.unreported.believed_mut())
@@ -77,30 +77,30 @@ impl<S: Socket> Client<S> {
         for named in self.prepared.all_named_mut() {
             let statement = named.statement.clone();
             let settings = moved(&statement.settings);
-            if statement.basis != backend.session.basis() {
-                let basis = backend.session.basis();
+            if statement.basis != backend.session.own.basis {
+                let basis = backend.session.own.basis;
                 named.replace(backend.statement_of(&statement.body, basis, &settings));
             }
         }
         self.rebase_sql_statements(moved);
         if before.is_of_predecessor() {
             self.read_unnamed(backend, moved);
-        } else if let Some(unnamed) = self.prepared.unnamed() {
+        } else if let Some(unnamed) = self.prepared.unnamed.as_ref() {
             let settings = moved(&unnamed.settings);
             if settings != unnamed.settings {
                 let effects = unnamed.effects().clone();
                 let again = unnamed.under(settings, effects);
-                self.prepared.unnamed_mut().set(again);
+                self.prepared.unnamed = Some(again);
             }
         }
     }
 
     /// Finds the effects of the unnamed statement of a client that comes from a predecessor.
     fn read_unnamed(&mut self, backend: &Backend<S>, moved: impl Fn(&Settings) -> Settings) {
-        let Some(unnamed) = self.prepared.unnamed() else { return };
+        let Some(unnamed) = self.prepared.unnamed.as_ref() else { return };
         let settings = moved(&unnamed.settings);
         let effects = backend.effects_of_body(&unnamed.body, &settings);
         let again = unnamed.under(settings, effects);
-        self.prepared.unnamed_mut().set(again);
+        self.prepared.unnamed = Some(again);
     }
 }

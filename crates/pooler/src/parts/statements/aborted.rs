@@ -64,13 +64,13 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
     pub(crate) fn cannot_bring(&mut self, statement: &Statement) -> bool {
         self.backend.from_server.status() == TransactionStatus::Failed
             && !self.backend.requests.owes_client_ready()
-            && !self.backend.prepared.statements_mut().touch(statement.id)
+            && !self.backend.prepared.statements.touch(statement.id)
     }
 
     /// Appends a Parse of an empty statement.
     pub(crate) fn bring_empty(&mut self) -> Result<(), Halt> {
         self.passage.cut(self.backend)?;
-        self.backend.prepared.may_have_empty(true);
+        self.backend.prepared.has_empty = true;
         let out = &mut self.passage.out;
         build::close_statement(out, EMPTY); // it may exist from an earlier use
         build::parse(out, EMPTY, &[0; 3]);

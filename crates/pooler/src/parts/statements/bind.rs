@@ -26,7 +26,7 @@ fn target(body: &[u8]) -> Option<(u8, &[u8])> {
 impl<S: Socket> ClientMessage<'_, '_, S> {
     pub(crate) fn bind(&mut self) -> Result<(), Halt> {
         self.stats.binds.add(1);
-        if self.backend.known.side_effects().has_parsed() {
+        if self.backend.known.side_effects.has_parsed() {
             self.backend.note_schema_change(SchemaChange::All);
         }
         let names = frame::take_string(self.body)
@@ -62,7 +62,7 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
     /// Ensures that the client's statement of this name may be run under its current settings.
     fn see_to_settings_of(&mut self, name: &[u8]) {
         let Some(one) = self.client.statement(name) else { return };
-        let fits = one.is_known_to_fit(self.client.session.desired());
+        let fits = one.is_known_to_fit(&self.client.session.desired);
         if one.statement.is_superseded() {
             self.client.resolve_again(name, self.backend);
         } else if fits {
@@ -102,11 +102,8 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
         };
         let draws = !unnamed.draws_nothing;
         if unnamed.has_no_effects() {
-            if self.binds_deallocate(portal, None)? {
-                return self.bind_instead(portal, name);
-            }
             self.client.note_portal(portal, None)?;
-            self.backend.known.drawn_mut().note(draws);
+            self.backend.known.drawn.note(draws);
             self.pass();
             self.backend.request(Request::Bind { statement: 0 });
             return Ok(());
@@ -114,11 +111,10 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
         let unnamed = unnamed.clone();
         let effects = unnamed.effects();
         let unusual = effects.unusual.as_deref();
-        if self.binds_deallocate(portal, unusual)? {
-            return self.bind_instead(portal, name);
+        if self.binds_deallocate(portal, name, unusual)? {
+            return Ok(());
         }
-        self.client.note_portal(portal, unusual)?;
-        self.backend.known.drawn_mut().note(draws);
+        self.backend.known.drawn.note(draws);
         self.pass_bind_native(portal, name, Some((unnamed.text(), effects)))
     }
 
@@ -142,13 +138,7 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
     ) -> Result<(), Halt> {
         let before = named.statement.clone();
         let effects = &before.effects;
-        if !effects.prepares.is_empty() {
-            self.hold()?;
-        }
-        if let Some(unusual) = &effects.unusual {
-            self.hold()?;
-            self.hold_for_listener(unusual)?;
-        }
+        self.hold_for_effects(effects)?;
         self.before_catalog(effects)?; // it may remove this one
         self.keep_apart(&named.statement);
         let Some(ClientStatement { statement, serial, seen, .. }) = self.fit(name, named)? else {
@@ -165,7 +155,7 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
             return Ok(());
         }
         self.bring(&statement)?;
-        if let Some(copy) = self.backend.prepared.statements().get(statement.id) {
+        if let Some(copy) = self.backend.prepared.statements.get(statement.id) {
             bound.binds(statement.id, copy.since);
         }
         if !statement.effects.is_none() {
@@ -173,11 +163,10 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
             self.backend.foresee(statement.text(), &statement.effects);
         }
         let unusual = statement.effects.unusual.as_deref();
-        if self.binds_deallocate(portal, unusual)? {
-            return self.bind_instead(portal, name);
+        if self.binds_deallocate(portal, name, unusual)? {
+            return Ok(());
         }
-        self.client.note_portal(portal, unusual)?;
-        self.backend.known.drawn_mut().note(!statement.draws_nothing);
+        self.backend.known.drawn.note(!statement.draws_nothing);
         self.pass_bind(portal, name, &statement)
     }
 
@@ -185,11 +174,11 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
     /// transaction alone.
     fn keep_apart(&mut self, statement: &Statement) {
         let only_in = self.backend.sole_transaction();
-        if self.backend.prepared.statements().is_for_others(statement.id, only_in)
+        if self.backend.prepared.statements.is_for_others(statement.id, only_in)
             && self.prepares()
             && !statement.reads_no_settings()
         {
-            self.backend.prepared.statements_mut().mark_stale(statement.id);
+            self.backend.prepared.statements.mark_stale(statement.id);
         }
     }
 
@@ -200,9 +189,9 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
             || (!self.backend.requests.owes_client()
                 && !self.backend.requests.is_in_pipeline()
                 && self.backend.from_server.status() == TransactionStatus::Idle);
-        if first && self.is_whole() && self.backend.prepared.statements_mut().touch(statement.id) {
+        if first && self.is_whole() && self.backend.prepared.statements.touch(statement.id) {
             let message = self.passage.current(HEADER_BYTES + self.body.len());
-            self.backend.prepared.replay_mut().begin(message, serial);
+            self.backend.prepared.replay.begin(message, serial);
         }
     }
 
@@ -221,23 +210,16 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
     fn bind_own(&mut self, portal: &[u8], name: &[u8], all: &[Arc<Statement>]) -> Result<(), Halt> {
         for statement in all {
             let effects = &statement.effects;
-            if !effects.prepares.is_empty() {
-                self.hold()?;
-            }
-            if let Some(unusual) = &effects.unusual {
-                self.hold()?;
-                self.hold_for_listener(unusual)?;
-            }
+            self.hold_for_effects(effects)?;
             self.bring_own_names_of(statement.text(), effects)?;
         }
         for statement in all.iter().filter(|statement| !statement.effects.is_none()) {
             self.before(&statement.effects, true)?;
         }
         let unusual = all.last().and_then(|statement| statement.effects.unusual.as_deref());
-        if self.binds_deallocate(portal, unusual)? {
-            return self.bind_instead(portal, name);
+        if self.binds_deallocate(portal, name, unusual)? {
+            return Ok(());
         }
-        self.client.note_portal(portal, unusual)?;
         // (Only the server knows which of several it is.)
         let only = if let [only] = all { Some((only.text(), &only.effects)) } else { None };
         self.pass_bind_native(portal, name, only)
@@ -246,12 +228,12 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
     /// Ensures that the server has the statement. Waits while that is not known.
     pub(crate) fn bring(&mut self, statement: &Arc<Statement>) -> Result<(), Halt> {
         if self.backend.requests.owes_ready()
-            && let Some(since) = self.backend.prepared.statements().prepared_in(statement.id)
+            && let Some(since) = self.backend.prepared.statements.prepared_in(statement.id)
             && self.backend.requests.is_in_doubt(since)
         {
             return self.wait();
         }
-        if !self.backend.prepared.statements_mut().touch(statement.id) {
+        if !self.backend.prepared.statements.touch(statement.id) {
             // The settings around its Parse are put back after it.
             self.hold()?;
         }
@@ -271,17 +253,11 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
         let with_effects = self.unnamed().filter(|one| !one.has_no_effects());
         let with_effects = with_effects.cloned();
         if let Some(effects) = with_effects.as_ref().map(|unnamed| unnamed.effects()) {
-            if let Some(unusual) = &effects.unusual {
-                self.hold()?;
-                self.hold_for_listener(unusual)?;
-            }
-            if !effects.prepares.is_empty() {
-                self.hold()?;
-            }
+            self.hold_for_effects(effects)?;
             self.before_catalog(effects)?; // it may remove the server's
         }
-        let same = self.backend.prepared.unnamed().is(self.unnamed());
-        if !same && !self.client.session.pins().contains(Part::UnnamedStatement) {
+        let same = self.backend.prepared.unnamed.is(self.unnamed());
+        if !same && !self.client.session.pins.contains(Part::UnnamedStatement) {
             self.hold()?;
             self.passage.cut(self.backend)?;
             let unnamed = self.unnamed().cloned();
@@ -296,7 +272,7 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
                 }
             }
             let pipeline = self.backend.requests.pipeline();
-            self.backend.prepared.unnamed_mut().brought(unnamed.clone(), pipeline);
+            self.backend.prepared.unnamed.brought(unnamed.clone(), pipeline);
             if let Some(unnamed) = &unnamed {
                 self.compare_unnamed(unnamed)?;
             }
@@ -378,12 +354,12 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
             }
             if name.is_empty() {
                 self.backend.displace_unnamed(self.client);
-                self.backend.prepared.unnamed_mut().closed(self.backend.requests.pipeline());
+                self.backend.prepared.unnamed.closed(self.backend.requests.pipeline());
             } else {
                 self.close_own(name);
             }
         }
-        if what == b'P' && self.client.session.pins().contains(Part::HeldCursor) {
+        if what == b'P' && self.client.session.pins.contains(Part::HeldCursor) {
             self.backend.mark_unverified(PartSet::of(&[Part::HeldCursor])); // it may be this portal
         }
         self.pass();

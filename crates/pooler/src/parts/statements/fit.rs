@@ -77,7 +77,7 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
             if named.statement.redescribes_rows {
                 described.rows = 0;
             }
-            let copy = self.backend.prepared.statements().get(named.statement.id);
+            let copy = self.backend.prepared.statements.get(named.statement.id);
             let lack = match copy {
                 Some(copy) if described == Shape::default() => {
                     if copy.epoch >= named.epoch {
@@ -96,17 +96,17 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
                 Lack::Nothing => break,
                 _ if !self.prepares() => break,
                 Lack::IsOlder => {
-                    self.backend.prepared.statements_mut().mark_stale(named.statement.id);
+                    self.backend.prepared.statements.mark_stale(named.statement.id);
                     break;
                 }
                 Lack::Description if self.asks_about(&named) => {
-                    self.backend.prepared.forget_replay(); // the message is processed again
-                    self.client.serving.hold();
+                    self.backend.prepared.replay.forget(); // the message is processed again
+                    self.client.serving.held = true;
                     return Err(Halt::Full);
                 }
                 Lack::Description => return Err(self.look_at(&named)),
                 Lack::IsOther => {
-                    self.backend.prepared.statements_mut().mark_stale(named.statement.id);
+                    self.backend.prepared.statements.mark_stale(named.statement.id);
                     return Err(self.look_at(&named));
                 }
                 Lack::HasChanged => {
@@ -147,8 +147,8 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
             .hold()
             .and_then(|()| self.bring(&named.statement))
             .and_then(|()| self.ask_for_description(name, *id, None));
-        self.backend.prepared.statements_mut().ask(*id, self.backend.requests.pipeline());
-        self.client.serving.hold();
+        self.backend.prepared.statements.ask(*id, self.backend.requests.pipeline());
+        self.client.serving.held = true;
         asked.err().unwrap_or(Halt::Full)
     }
 
@@ -165,7 +165,7 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
         });
         self.backend.request_with(Request::InjectedDescribe { statement }, change);
         self.passage.out.extend_from_slice(&FLUSH);
-        self.backend.prepared.forget_replay(); // the message is processed again
+        self.backend.prepared.replay.forget(); // the message is processed again
         Ok(())
     }
 
@@ -224,20 +224,17 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
     /// Whether the client's unnamed statement has changed since it was described to the client, so
     /// that the current message is to be refused.
     pub(crate) fn unnamed_has_changed(&mut self) -> bool {
-        if !self.backend.prepared.unnamed_mut().take_changed() {
+        if !self.backend.prepared.unnamed.take_changed() {
             return false;
         }
-        self.backend.prepared.unnamed_mut().forget();
+        self.backend.prepared.unnamed.forget();
         let Some(unnamed) = self.unnamed().cloned() else { return false };
         let Some(seen) = unnamed.described() else { return false };
         match self.typed(&unnamed.body, seen) {
             None => true,
             Some(body) => {
                 let again = unnamed.with_body(&body);
-                self.backend
-                    .prepared
-                    .unnamed_mut()
-                    .restate(self.client.prepared.unnamed_mut(), again);
+                self.backend.prepared.unnamed.restate(&mut self.client.prepared.unnamed, again);
                 false
             }
         }

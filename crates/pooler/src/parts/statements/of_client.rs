@@ -6,14 +6,16 @@ use crate::hash::Keyed;
 use crate::parts::statements::client_names::{ClientStatement, ClientStatements};
 use crate::parts::statements::description::Seen;
 use crate::parts::statements::shared::{StatementMemory, Unnamed};
-use crate::parts::statements::unnamed::ConfirmedUnnamed;
 
 /// The statements that a client has prepared.
 #[derive(Default)]
 pub(crate) struct ClientPrepared {
-    statements: Option<Box<ClientStatements>>,
-    unnamed: ConfirmedUnnamed,
-    bound: Option<Arc<Seen>>,
+    /// Those that have names. `None`: it has given no name, or they are being looked at.
+    pub(crate) statements: Option<Box<ClientStatements>>,
+    /// The unnamed one, as far as it is confirmed.
+    pub(crate) unnamed: Option<Arc<Unnamed>>,
+    /// The description that it has of the statement that it bound last to the unnamed portal.
+    pub(crate) bound: Option<Arc<Seen>>,
 }
 
 impl ClientPrepared {
@@ -22,18 +24,7 @@ impl ClientPrepared {
         statements: Option<Box<ClientStatements>>,
         unnamed: Option<Arc<Unnamed>>,
     ) -> Self {
-        Self { statements, unnamed: ConfirmedUnnamed::from(unnamed), bound: None }
-    }
-
-    /// Those that have names. `None`: it has given no name.
-    #[inline]
-    pub(crate) fn statements(&self) -> Option<&ClientStatements> {
-        self.statements.as_deref()
-    }
-
-    #[inline]
-    pub(crate) fn statements_mut(&mut self) -> Option<&mut ClientStatements> {
-        self.statements.as_deref_mut()
+        Self { statements, unnamed, bound: None }
     }
 
     /// What the names stand for, or will when the changes in flight are answered.
@@ -51,29 +42,6 @@ impl ClientPrepared {
         self.statements.get_or_insert_with(new)
     }
 
-    /// It has none any more, or not while these are looked at.
-    #[inline]
-    pub(crate) fn take_statements(&mut self) -> Option<Box<ClientStatements>> {
-        self.statements.take()
-    }
-
-    /// It has these.
-    #[inline]
-    pub(crate) fn set_statements(&mut self, statements: Option<Box<ClientStatements>>) {
-        self.statements = statements;
-    }
-
-    /// The unnamed one, as far as it is confirmed.
-    #[inline]
-    pub(crate) fn unnamed(&self) -> Option<&Arc<Unnamed>> {
-        self.unnamed.get()
-    }
-
-    #[inline]
-    pub(crate) fn unnamed_mut(&mut self) -> &mut ConfirmedUnnamed {
-        &mut self.unnamed
-    }
-
     /// What its record has of them: those that have names, and the unnamed one.
     pub(crate) fn for_record(&self) -> (Option<&ClientStatements>, Option<&Arc<Unnamed>>) {
         let Self {
@@ -81,13 +49,7 @@ impl ClientPrepared {
             unnamed,
             bound: _, // its portal has ended with the transaction
         } = self;
-        (statements.as_deref(), unnamed.get())
-    }
-
-    /// The description that it has of the statement that it bound last to the unnamed portal.
-    #[inline]
-    pub(crate) fn bound(&self) -> Option<&Arc<Seen>> {
-        self.bound.as_ref()
+        (statements.as_deref(), unnamed.as_ref())
     }
 
     /// It binds the statement of which it has this description.
@@ -96,11 +58,5 @@ impl ClientPrepared {
         if !self.bound.as_ref().is_some_and(|bound| Arc::ptr_eq(bound, seen)) {
             self.bound = Some(seen.clone());
         }
-    }
-
-    /// It binds one of which nothing is kept.
-    #[inline]
-    pub(crate) fn bind_other(&mut self) {
-        self.bound = None;
     }
 }

@@ -135,7 +135,7 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
                 for_each_name(statement.text(), &statement.effects, mentions);
             }
         }
-        let names = self.client.prepared.statements().filter(|_| shows);
+        let names = self.client.prepared.statements.as_deref().filter(|_| shows);
         let all = names.into_iter().flat_map(|names| names.names().pairs());
         let all: BTreeSet<_> = all.map(|(name, named)| (named.serial, name.clone())).collect();
         let listed = all.difference(&found).map(|(_, name)| name.clone()).collect();
@@ -153,10 +153,7 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
         });
         executed.retain(|effects| !effects.is_none());
         for effects in &executed {
-            if let Some(unusual) = &effects.unusual {
-                self.hold()?;
-                self.hold_for_listener(unusual)?;
-            }
+            self.hold_for_effects(effects)?;
         }
         for effects in &executed {
             self.before(effects, false)?;
@@ -180,7 +177,7 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
         }
         let (mut names, listed) = self.own_names_in(text, effects);
         let none = names.is_empty() && listed.is_empty();
-        if none || self.client.serving.is_exclusive() || self.backend.is_classic() {
+        if none || self.client.serving.exclusive || self.backend.is_classic() {
             return self.without_more_names(text, effects);
         }
         self.hold()?;
@@ -237,7 +234,7 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
     fn list_ahead(&mut self, mut names: Vec<Box<[u8]>>) -> Result<Vec<Box<[u8]>>, Halt> {
         // Commands remove an unnamed statement that only the server knows, as a Query does.
         let native = self.header.kind != frontend::QUERY
-            && self.client.session.pins().contains(Part::UnnamedStatement);
+            && self.client.session.pins.contains(Part::UnnamedStatement);
         if names.is_empty() || native || self.backend.requests.is_in_pipeline() {
             names.retain(|name| !self.client.statement(name).is_some_and(|named| named.unlisted));
             return Ok(names);
@@ -255,7 +252,7 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
     /// The server has refused these, which have been sent before the current message.
     fn note_refused(&mut self, names: &[Box<[u8]>]) -> Vec<Box<[u8]>> {
         for name in names {
-            let statements = self.client.prepared.statements_mut();
+            let statements = self.client.prepared.statements.as_deref_mut();
             if let Some(refused) = statements.and_then(|all| all.get_mut(name)) {
                 refused.unlisted = true;
             }
@@ -279,7 +276,7 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
                     self.unnamed().is_some_and(|unnamed| rolls_back(unnamed.text()))
                 }
                 Some(Request::Bind { statement }) => {
-                    let text = self.backend.prepared.statements().text(statement);
+                    let text = self.backend.prepared.statements.text(statement);
                     text.is_some_and(rolls_back)
                 }
                 _ => false,
@@ -291,8 +288,8 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
         self.passage.cut(self.backend)?;
         build::query(&mut self.passage.out, b"ROLLBACK");
         self.backend.request(Request::InjectedRollback);
-        self.backend.prepared.unnamed_mut().taken_by_query();
-        self.backend.prepared.forget_replay();
+        self.backend.prepared.unnamed.taken_by_query();
+        self.backend.prepared.replay.forget();
         self.backend.ahead.roll_back();
         self.wait().map(|()| false)
     }
@@ -322,7 +319,7 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
     fn without_more_names(&mut self, text: &[u8], effects: &Effects) -> Result<bool, Halt> {
         let executes = self.header.kind != frontend::PARSE;
         let has_any =
-            self.backend.known.unverified().is_some() || !self.client.sql_statements().is_empty();
+            self.backend.known.unverified.is_some() || !self.client.sql_statements().is_empty();
         if executes && has_any {
             self.record_executed_effects(text, effects)?;
         }
@@ -363,9 +360,9 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
 
     /// A statement is about to be prepared under its client's own name.
     pub(crate) fn note_own(&mut self, name: &[u8], statement: &Arc<Statement>) {
-        self.client.session.pin(Part::SqlStatement);
+        self.client.session.pins.insert(Part::SqlStatement);
         self.backend.note_parsed(significant(name), statement);
-        self.backend.prepared.forget_replay();
+        self.backend.prepared.replay.forget();
     }
 
     /// The server could not prepare a statement that the current Query names.
@@ -407,9 +404,9 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
     /// A Close removes what the server may know by this name.
     pub(crate) fn close_own(&mut self, name: &[u8]) {
         if self.may_be_own(name) {
-            self.client.session.pin(Part::SqlStatement);
+            self.client.session.pins.insert(Part::SqlStatement);
             self.backend.mark_unverified(PartSet::of(&[Part::SqlStatement]));
-            self.backend.note_sql(&[], self.client.session.desired(), true, false);
+            self.backend.note_sql(&[], &self.client.session.desired, true, false);
         }
     }
 }

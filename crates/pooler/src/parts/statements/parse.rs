@@ -7,7 +7,7 @@
 //!   no memory for it ────────────────────────────────► as it is, and pins    parse_unshared
 //!   of no name ──────────────────────────────────────► as it is              parse_unnamed
 //!   the name is taken ───────────────────────────────► the server's error    refuse_parse
-//!   the server knows names of this client's ─────────► as it is              parse_by_own_name
+//!   the server knows names of this client's ─────────► as it is              parse_as_it_is
 //!   else ────────────────────────────────────────────► under a shared name,  parse_shared
 //!                                                      or not at all
 //! ```
@@ -63,6 +63,10 @@ impl<'a, S: Socket> ClientMessage<'a, '_, S> {
         if !self.is_whole() {
             return self.parse_unshared("a statement too long to be looked at was prepared", true);
         }
+        if self.is_of_unshared_name()? {
+            self.stats.server_parses.add(1);
+            return self.parse_as_it_is();
+        }
         let Some(parsing) = self.read_parse() else {
             self.malformed(UNNOTED);
             return Ok(());
@@ -74,9 +78,6 @@ impl<'a, S: Socket> ClientMessage<'a, '_, S> {
         if let Some(named) = self.client.statement(parsing.name) {
             let existing = named.statement.clone();
             return self.refuse_parse(parsing.name, &existing, &parsing.rest);
-        }
-        if self.client.session.pins().contains(Part::ProtocolStatement) {
-            return self.parse_by_own_name(&parsing);
         }
         // Any earlier query may set what this Parse reads, also within a function.
         self.hold()?;
@@ -91,6 +92,17 @@ impl<'a, S: Socket> ClientMessage<'a, '_, S> {
             }
         }
         self.parse_shared(&parsing)
+    }
+
+    /// Whether only the server knows whether the name of the current Parse is taken: it knows
+    /// statements by the client's own names, and this is not the name of a shared one.
+    fn is_of_unshared_name(&mut self) -> Result<bool, Halt> {
+        let name = frame::take_string(self.body).map_or(&b""[..], |(name, _)| name);
+        if name.is_empty() || !self.client.session.pins.contains(Part::ProtocolStatement) {
+            return Ok(false);
+        }
+        self.hold_for_name(name)?;
+        Ok(self.client.statement(name).is_none())
     }
 
     /// Reads the current Parse. `None`: its body cannot be read.
@@ -167,10 +179,10 @@ impl<'a, S: Socket> ClientMessage<'a, '_, S> {
             }
         } else {
             if effects.as_ref().is_none_or(Effects::listens) {
-                self.client.session.pin(Part::Listen);
+                self.client.session.pins.insert(Part::Listen);
             }
             if !is_unnamed {
-                self.client.session.pin(Part::ProtocolStatement);
+                self.client.session.pins.insert(Part::ProtocolStatement);
             }
             self.backend.lending.spoil("statements are not shared");
         }
@@ -199,28 +211,11 @@ impl<'a, S: Socket> ClientMessage<'a, '_, S> {
         }
         let epoch = self.backend.pool.schema_epoch_at(self.now);
         let unnamed =
-            Unnamed::new(&parsing.rest, self.client.session.desired().clone(), effects, epoch);
+            Unnamed::new(&parsing.rest, self.client.session.desired.clone(), effects, epoch);
         self.pass_parsing(parsing)?;
         let owed = Request::Parse { serial: self.serial, statement: 0 };
         let change = self.backend.give_unnamed(self.client, unnamed);
         self.backend.request_with(owed, change);
-        Ok(())
-    }
-
-    /// The server knows long statements by the client's own names: only it knows whether this name
-    /// is one of them.
-    fn parse_by_own_name(&mut self, parsing: &Parsing<'_>) -> Result<(), Halt> {
-        let text = parsing.text();
-        let effects = self.effects_of_unshared(text);
-        self.before_unshared(&effects)?;
-        self.backend.note_names(&effects);
-        self.backend.session.doubt_texts(effects.may(Effect::Rereads), false);
-        if effects.sets.is_some() {
-            self.backend.session.doubt_plans();
-        }
-        let noted = self.to_be_noted(Some((text, &effects)))?;
-        self.pass_parsing(parsing)?;
-        self.request_noting(UNNOTED, Some((parsing.name, noted)));
         Ok(())
     }
 
@@ -229,17 +224,17 @@ impl<'a, S: Socket> ClientMessage<'a, '_, S> {
         let (name, text) = (parsing.name, parsing.text());
         let own_name = self.may_be_own(name);
         let pool = self.backend.pool.clone();
-        let desired = self.client.session.desired();
+        let desired = &self.client.session.desired;
         let its_own = self.client.has_room_for_name(parsing.rest.len());
         let has_room = its_own && pool.statements.memory().has_room_for_names();
         let statement = has_room.then(|| {
-            let basis = self.client.session.basis();
+            let basis = self.client.session.basis;
             pool.statements.intern_if_room(&parsing.rest, basis, desired, || self.effects_of(text))
         });
         let Some(statement) = statement.flatten() else {
             let effects = self.effects_of(text);
             if effects.listens() {
-                self.client.session.pin(Part::Listen); // it is not examined when it is executed
+                self.client.session.pins.insert(Part::Listen); // it is not examined when it is executed
             }
             self.before_unshared(&effects)?;
             let reason = match its_own {
@@ -271,8 +266,8 @@ impl<'a, S: Socket> ClientMessage<'a, '_, S> {
         statement: Arc<Statement>,
     ) -> Result<(), Halt> {
         let epoch = self.backend.pool.schema_epoch_at(self.now);
-        let there = self.backend.prepared.statements_mut().touch(statement.id);
-        let known = there && self.backend.prepared.statements().is_new_enough(statement.id, epoch);
+        let there = self.backend.prepared.statements.touch(statement.id);
+        let known = there && self.backend.prepared.statements.is_new_enough(statement.id, epoch);
         let noted = statement.is_noted();
         self.passage.cut(self.backend)?;
         // In a failed transaction, and while it is not known what an earlier pipeline did to the
@@ -292,7 +287,7 @@ impl<'a, S: Socket> ClientMessage<'a, '_, S> {
             self.backend.note_prepared(&statement, &mut self.passage.out);
             build::parse(&mut self.passage.out, &statement.name, &parsing.rest);
             if self.backend.requests.is_after_setter() {
-                self.backend.prepared.statements_mut().is_after_setter(statement.id);
+                self.backend.prepared.statements.is_after_setter(statement.id);
             }
             self.stats.server_parses.add(1);
             Request::Parse { serial: self.serial, statement: statement.id }
@@ -301,7 +296,7 @@ impl<'a, S: Socket> ClientMessage<'a, '_, S> {
         let named = ClientStatement {
             prepared_in: Some((self.backend.id(), self.backend.requests.pipeline())),
             after_setter: self.backend.requests.is_after_setter(),
-            ..ClientStatement::new(statement, self.serial, epoch, self.client.session.desired())
+            ..ClientStatement::new(statement, self.serial, epoch, &self.client.session.desired)
         };
         self.backend.request_naming(owed, self.client, (parsing.name, named), self.hash_key);
         Ok(())
@@ -325,7 +320,7 @@ impl<'a, S: Socket> ClientMessage<'a, '_, S> {
             return None;
         }
         let longer = restore::lengthened(text, &replacements, self.reads_utf8()).collect();
-        self.backend.prepared.longer_mut().parse(self.serial, longer);
+        self.backend.prepared.longer.parse(self.serial, longer);
         let mut body = restore::replaced(text, &replacements, &mut []);
         body.push(0);
         body.extend_from_slice(types);
@@ -342,8 +337,8 @@ impl<'a, S: Socket> ClientMessage<'a, '_, S> {
 
     /// Whether texts are in UTF-8.
     pub(crate) fn reads_utf8(&self) -> bool {
-        let encoding = self.client.session.desired().get(b"client_encoding");
-        encoding.or(self.backend.session.parameters().get(b"client_encoding")) == Some(b"UTF8")
+        let encoding = self.client.session.desired.get(b"client_encoding");
+        encoding.or(self.backend.session.own.parameters.get(b"client_encoding")) == Some(b"UTF8")
     }
 
     /// The effects of a text that is not examined again when it is executed.
@@ -361,7 +356,7 @@ impl<'a, S: Socket> ClientMessage<'a, '_, S> {
             self.before_sequences()?;
         }
         if effects.listens() {
-            self.client.session.pin(Part::Listen);
+            self.client.session.pins.insert(Part::Listen);
         }
         self.note_parsed_change(effects.schema);
         Ok(())
@@ -371,7 +366,7 @@ impl<'a, S: Socket> ClientMessage<'a, '_, S> {
     fn note_parsed_change(&mut self, change: SchemaChange) {
         self.backend.note_schema_change(change);
         if change == SchemaChange::All {
-            self.backend.known.side_effects_mut().note_parsed();
+            self.backend.known.side_effects.note_parsed();
         }
     }
 
@@ -397,7 +392,7 @@ impl<'a, S: Socket> ClientMessage<'a, '_, S> {
             self.before_sequences_unseen()?; // its Bind comes within the pipeline
         }
         if !name.is_empty() {
-            self.client.session.pin(Part::ProtocolStatement);
+            self.client.session.pins.insert(Part::ProtocolStatement);
         }
         // Its text may not have been seen whole: it may do anything.
         self.backend.session.doubt_texts(true, false);

@@ -29,16 +29,16 @@ impl<S: Socket> Backend<S> {
         const DEALLOCATE_ALL: &[u8] = b"DEALLOCATE ALL";
         let alone = !self.requests.is_in_pipeline();
         let failed = self.may_have_failed() && alone;
-        let names = self.prepared.statements().names();
+        let names = self.prepared.statements.names();
         // If not all names are known, others' texts matter more than the client's own statements.
         if failed || (keeps && names.is_some()) {
             // A failed transaction runs no command but ROLLBACK, after which the client's
             // statements may exist. Close works.
             let all_known = names.is_some();
             let mut names = names.unwrap_or_default();
-            if self.prepared.has_empty() {
+            if self.prepared.has_empty {
                 names.insert(EMPTY.into());
-                self.prepared.may_have_empty(!alone);
+                self.prepared.has_empty = !alone;
             }
             for name in &names {
                 build::close_statement(out, name);
@@ -49,29 +49,29 @@ impl<S: Socket> Backend<S> {
                 self.request(Request::InjectedSync);
             }
             if alone && all_known {
-                self.prepared.is_certain(); // a Close does not fail
+                self.prepared.uncertain = false; // a Close does not fail
             } else {
-                self.prepared.statements_mut().clear_in_doubt();
+                self.prepared.statements.clear_in_doubt();
                 return;
             }
         } else if self.requests.is_in_pipeline() {
             // (It may be ignored: the empty statement stays noted.)
             self.run_within_pipeline(DEALLOCATE_ALL.to_vec(), out);
-            self.prepared.forget_by_sql();
+            self.prepared.by_sql = None;
             self.prepared.doubt_all();
             return;
         } else {
             self.inject_query(DEALLOCATE_ALL, out);
-            self.prepared.may_have_empty(false);
+            self.prepared.has_empty = false;
             self.prepared.forget_all(); // if it fails, the connection is closed
             return;
         }
-        self.prepared.statements_mut().clear();
+        self.prepared.statements.clear();
     }
 
     /// Ensures that the server has a shared statement, appending what is needed.
     pub(crate) fn prepare(&mut self, statement: &Arc<Statement>, out: &mut Vec<u8>) -> bool {
-        if self.prepared.statements_mut().touch(statement.id) {
+        if self.prepared.statements.touch(statement.id) {
             return false;
         }
         let other_settings = self.must_set_for(statement);
@@ -85,7 +85,7 @@ impl<S: Socket> Backend<S> {
 
     /// Whether a statement prepared under the settings in force means the same as under these.
     pub(crate) fn depend_alike(&self, settings: &Settings) -> bool {
-        self.pool.statements.depend_alike(self.session.applied(), settings)
+        self.pool.statements.depend_alike(&self.session.applied, settings)
     }
 
     /// The current transaction, if settings are in force in it that plans depend on and that are
@@ -93,14 +93,14 @@ impl<S: Socket> Backend<S> {
     /// comes after this one, all its transactions count as one.
     #[inline]
     pub(crate) fn sole_transaction(&self) -> Option<NonZeroU64> {
-        if !self.session.may_plan_otherwise() && self.known.unverified().is_none() {
+        if !self.session.texts.plans && self.known.unverified.is_none() {
             return None;
         }
         let reads = |name: &[u8]| self.pool.statements.read_from(PlanReads::of_results(name));
-        let in_doubt = self.session.may_plan_otherwise() || self.may_have_set(reads);
-        let transaction = match self.lending.spoiled() {
+        let in_doubt = self.session.texts.plans || self.may_have_set(reads);
+        let transaction = match self.lending.spoiled {
             Some(_) => NonZeroU64::MAX,
-            None => NonZeroU64::MIN.saturating_add(self.lending.transactions()),
+            None => NonZeroU64::MIN.saturating_add(self.lending.transactions),
         };
         in_doubt.then_some(transaction)
     }
@@ -137,7 +137,7 @@ impl<S: Socket> Backend<S> {
             parse(self, out);
             self.run_within_pipeline(back, out);
         } else {
-            let before = self.session.applied().clone();
+            let before = self.session.applied.clone();
             self.set_within_pipeline(settings, out);
             parse(self, out);
             self.set_within_pipeline(&before, out);
@@ -149,7 +149,7 @@ impl<S: Socket> Backend<S> {
     /// of the client that parsed it first: its custom settings, where no statement depends on them,
     /// must not reach other clients.
     pub(crate) fn settings_for_parse(&self, settings: &Settings) -> Settings {
-        let in_force = self.session.applied();
+        let in_force = &self.session.applied;
         let depends = |name: &[u8]| self.pool.statements.may_depend_on(name);
         let mut wanted = SettingsBuilder::from(in_force);
         for (name, _) in in_force.iter() {
@@ -166,8 +166,8 @@ impl<S: Socket> Backend<S> {
     /// The texts that put these settings in force for a Parse within a transaction, and the former
     /// ones after it. (The backend's applied settings do not change.)
     fn set_aside(&mut self, settings: &Settings) -> (Vec<u8>, Vec<u8>) {
-        let before = self.session.applied().clone();
-        let parameters = self.session.parameters().clone();
+        let before = self.session.applied.clone();
+        let parameters = self.session.own.parameters.clone();
         let reads = |change: &Change<'_>| self.pool.statements.may_depend_on(change.name());
         let changes: Vec<_> = changes(&before, settings, &parameters).filter(reads).collect();
         self.define(&changes);
@@ -200,7 +200,7 @@ impl<S: Socket> Backend<S> {
             parse(self, out);
         } else if self.from_server.status() == TransactionStatus::Idle && !self.settings_in_doubt()
         {
-            let before = self.session.applied().clone();
+            let before = self.session.applied.clone();
             let settings = self.settings_for_parse(&statement.settings);
             self.apply_settings(&settings, out);
             parse(self, out);
@@ -233,19 +233,19 @@ impl<S: Socket> Backend<S> {
     /// Notes that a Parse of a shared statement is about to be sent, and closes one that it
     /// displaces.
     pub(crate) fn note_prepared(&mut self, statement: &Arc<Statement>, out: &mut Vec<u8>) {
-        let stale = self.prepared.statements().is_stale(statement.id);
+        let stale = self.prepared.statements.is_stale(statement.id);
         let epoch = self.pool.schema_epoch();
         if let Some(evicted) =
-            self.prepared.statements_mut().insert(statement, self.requests.pipeline(), epoch)
+            self.prepared.statements.insert(statement, self.requests.pipeline(), epoch)
         {
             build::close_statement(out, &evicted);
             self.request(Request::Injected);
         }
         let only_in = self.sole_transaction();
-        self.prepared.statements_mut().keep_for(statement.id, only_in);
+        self.prepared.statements.keep_for(statement.id, only_in);
         // An eviction in a pipeline that is not answered yet may have been ignored.
         let unsettled = self.requests.owes_ready() && self.requests.owes_client();
-        if self.prepared.is_uncertain() || stale || unsettled {
+        if self.prepared.uncertain || stale || unsettled {
             build::close_statement(out, &statement.name);
             self.request(Request::Injected);
         }

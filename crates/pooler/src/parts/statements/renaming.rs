@@ -15,23 +15,23 @@ use crate::session::part::Part;
 impl<S: Socket> Client<S> {
     /// What a name stands for, for a message that is sent now.
     pub(crate) fn statement(&self, name: &[u8]) -> Option<&ClientStatement> {
-        self.prepared.statements()?.get(significant(name))
+        self.prepared.statements.as_deref()?.get(significant(name))
     }
 
     /// The pipeline of the newest change in flight of a name.
     pub(crate) fn name_changes_in(&self, name: &[u8]) -> Option<u64> {
-        self.prepared.statements()?.names().changes_in(significant(name))
+        self.prepared.statements.as_deref()?.names().changes_in(significant(name))
     }
 
     /// Whether it may give another name, to a statement whose text has so many bytes.
     pub(crate) fn has_room_for_name(&self, text_bytes: usize) -> bool {
-        self.prepared.statements().is_none_or(|names| names.has_room(text_bytes))
+        self.prepared.statements.as_deref().is_none_or(|names| names.has_room(text_bytes))
     }
 
     /// Whether no change of a name is in flight.
     pub(crate) fn names_are_settled(&self) -> bool {
         let noted = self.pending_session.as_ref().and_then(|extra| extra.noted.as_ref());
-        self.prepared.statements().is_none_or(|names| names.names().is_settled())
+        self.prepared.statements.as_deref().is_none_or(|names| names.names().is_settled())
             && noted.is_none_or(|noted| noted.is_settled())
     }
 
@@ -40,7 +40,7 @@ impl<S: Socket> Client<S> {
     #[inline]
     pub(crate) fn confirm(&mut self, change: Option<&Change>, unnamed: &mut ServerUnnamed) {
         match change {
-            Some(Change::Unnamed) => unnamed.confirm(self.prepared.unnamed_mut()),
+            Some(Change::Unnamed) => unnamed.confirm(&mut self.prepared.unnamed),
             Some(Change::Names) => self.change_names(Journal::confirm),
             Some(Change::Notes) => self.change_notes(Journal::confirm),
             _ => {}
@@ -59,12 +59,12 @@ impl<S: Socket> Client<S> {
 
     fn ignore_unnamed(&mut self, unnamed: &mut ServerUnnamed) {
         if unnamed.ignore() {
-            self.session.unpin(Part::UnnamedStatement);
+            self.session.pins.remove(Part::UnnamedStatement);
         }
     }
 
     fn change_names(&mut self, change: impl FnOnce(&mut Journal<ClientStatement>)) {
-        if let Some(names) = self.prepared.statements_mut() {
+        if let Some(names) = self.prepared.statements.as_deref_mut() {
             names.change(change);
         }
     }
@@ -103,7 +103,7 @@ impl<S: Socket> Backend<S> {
     pub(crate) fn request_taking(&mut self, client: &mut Client<S>, name: &[u8], answered: bool) {
         let name = significant(name);
         let Some(names) =
-            client.prepared.statements_mut().filter(|names| names.get(name).is_some())
+            client.prepared.statements.as_deref_mut().filter(|names| names.get(name).is_some())
         else {
             return;
         };
@@ -113,14 +113,14 @@ impl<S: Socket> Backend<S> {
 
     /// The preceding Execute is of a DISCARD ALL or DEALLOCATE ALL.
     pub(crate) fn request_taking_all(&mut self, client: &mut Client<S>) {
-        let Some(names) = client.prepared.statements_mut() else { return };
+        let Some(names) = client.prepared.statements.as_deref_mut() else { return };
         names.change(|names| names.take_all(self.requests.pipeline()));
         self.request_with(Request::CloseKnown { answered: false }, Some(Change::Names));
     }
 
     /// The Query that has just been sent contains a DISCARD ALL or DEALLOCATE ALL.
     pub(crate) fn last_query_takes_all(&mut self, client: &mut Client<S>) {
-        let Some(names) = client.prepared.statements_mut() else { return };
+        let Some(names) = client.prepared.statements.as_deref_mut() else { return };
         if self.requests.mark_last_query(Change::Names) {
             names.change(|names| names.take_all(self.requests.pipeline() - 1));
         }
@@ -129,7 +129,7 @@ impl<S: Socket> Backend<S> {
     /// The preceding query of Hawser's removes a name if it succeeds: it is not translated any
     /// more.
     pub(crate) fn own_query_takes(&mut self, client: &mut Client<S>, name: &[u8]) {
-        let Some(names) = client.prepared.statements_mut() else { return };
+        let Some(names) = client.prepared.statements.as_deref_mut() else { return };
         names.change(|names| names.take(significant(name), self.requests.pipeline()));
         let owed = Request::CloseKnown { answered: false };
         self.requests.push_unsent(Entry { owed, change: Some(Change::Names) });

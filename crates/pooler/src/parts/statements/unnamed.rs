@@ -49,35 +49,6 @@ struct InFlight {
     native: bool,
 }
 
-/// A client's unnamed statement, as far as it is confirmed.
-#[derive(Default, Debug)]
-pub(crate) struct ConfirmedUnnamed(Option<Arc<Unnamed>>);
-
-impl From<Option<Arc<Unnamed>>> for ConfirmedUnnamed {
-    fn from(unnamed: Option<Arc<Unnamed>>) -> Self {
-        Self(unnamed)
-    }
-}
-
-impl ConfirmedUnnamed {
-    #[inline]
-    pub(crate) fn get(&self) -> Option<&Arc<Unnamed>> {
-        self.0.as_ref()
-    }
-
-    /// It is this from now on.
-    #[inline]
-    pub(crate) fn set(&mut self, unnamed: Arc<Unnamed>) {
-        self.0 = Some(unnamed);
-    }
-
-    /// It has none any more.
-    #[inline]
-    pub(crate) fn forget(&mut self) {
-        self.0 = None;
-    }
-}
-
 /// The unnamed statement of a server connection, and since when it has that.
 #[derive(Default, Debug)]
 pub(crate) struct ServerUnnamed {
@@ -178,10 +149,10 @@ impl ServerUnnamed {
     }
 
     /// The client's same statement is known under other settings, or by another body.
-    pub(crate) fn restate(&mut self, confirmed: &mut ConfirmedUnnamed, again: Arc<Unnamed>) {
+    pub(crate) fn restate(&mut self, confirmed: &mut Option<Arc<Unnamed>>, again: Arc<Unnamed>) {
         match self.in_flight.back_mut() {
             Some(newest) => newest.makes = Some(again),
-            None => confirmed.set(again),
+            None => *confirmed = Some(again),
         }
     }
 
@@ -196,17 +167,15 @@ impl ServerUnnamed {
     /// have been parsed after that.
     fn restate_after(
         &mut self,
-        confirmed: &mut ConfirmedUnnamed,
+        confirmed: &mut Option<Arc<Unnamed>>,
         ended: u64,
         again: impl Fn(&Unnamed) -> Arc<Unnamed>,
     ) {
         let Self { statement, in_flight, parsed, .. } = self;
         let in_flight = in_flight.iter_mut().map(|change| (&mut change.makes, change.parsed));
         let may_follow = |parsed: Option<Parsed>| parsed.is_some_and(|one| one.may_follow(ended));
-        for (known, _) in [(&mut confirmed.0, *parsed)]
-            .into_iter()
-            .chain(in_flight)
-            .filter(|(_, at)| may_follow(*at))
+        for (known, _) in
+            [(confirmed, *parsed)].into_iter().chain(in_flight).filter(|(_, at)| may_follow(*at))
         {
             let Some(before) = known.take() else { continue };
             let after = again(&before);
@@ -218,10 +187,10 @@ impl ServerUnnamed {
     }
 
     /// The server has answered the oldest change.
-    pub(crate) fn confirm(&mut self, confirmed: &mut ConfirmedUnnamed) {
+    pub(crate) fn confirm(&mut self, confirmed: &mut Option<Arc<Unnamed>>) {
         debug_assert!(!self.in_flight.is_empty(), "an entry of the queue is of no change");
         if let Some(InFlight { makes, parsed, native }) = self.in_flight.pop_front() {
-            (confirmed.0, self.parsed) = (makes, parsed);
+            (*confirmed, self.parsed) = (makes, parsed);
             self.pins_in_flight &= !native;
         }
     }
@@ -264,8 +233,7 @@ mod tests {
     fn the_clients_is_what_is_confirmed_with_what_is_in_flight() {
         for seed in 0..200 {
             let mut random = Random::of_seed(seed);
-            let (mut server, mut confirmed) =
-                (ServerUnnamed::default(), ConfirmedUnnamed::default());
+            let (mut server, mut confirmed) = (ServerUnnamed::default(), None);
             let mut expected: (Option<Arc<Unnamed>>, VecDeque<_>) = (None, VecDeque::new());
             for number in 0..100 {
                 match random.below(6) {
@@ -289,7 +257,7 @@ mod tests {
                 }
                 let newest = expected.1.back().unwrap_or(&expected.0);
                 assert_eq!(
-                    server.of_client(confirmed.get()).map(|one| &one.body),
+                    server.of_client(confirmed.as_ref()).map(|one| &one.body),
                     newest.as_ref().map(|one| &one.body)
                 );
             }
@@ -301,7 +269,7 @@ mod tests {
         let of = |pipeline, after_setter| Some(Parsed { pipeline, after_setter });
         let old = statement("old");
         let mut server = ServerUnnamed { parsed: of(1, false), ..ServerUnnamed::default() };
-        let mut confirmed = ConfirmedUnnamed::from(Some(old.clone()));
+        let mut confirmed = Some(old.clone());
         for (text, parsed) in
             [("same", of(2, false)), ("after", of(2, true)), ("later", of(3, false))]
         {
@@ -313,7 +281,7 @@ mod tests {
             statement(&format!("{} again", before.text().escape_ascii()))
         });
         let text = |one: &Option<Arc<Unnamed>>| one.as_ref().map(|one| one.text().to_vec());
-        assert!(Arc::ptr_eq(confirmed.get().expect("one"), &old));
+        assert!(Arc::ptr_eq(confirmed.as_ref().expect("one"), &old));
         assert_eq!(text(&server.in_flight[0].makes).as_deref(), Some(&b"same"[..]));
         assert_eq!(text(&server.in_flight[1].makes).as_deref(), Some(&b"after again"[..]));
         assert!(server.is(server.in_flight[2].makes.as_ref()), "the server's is the same one");

@@ -18,13 +18,13 @@ impl<S: Socket> Backend<S> {
     /// Cancels also what is about to be written: a server that has not received it ignores the
     /// signal.
     pub(crate) fn cancel_what_is_being_sent(&mut self) {
-        self.lending.cancel_before(self.requests.next_pipeline());
+        self.lending.cancel_due = Some(self.requests.next_pipeline());
     }
 
     /// Sends the cancel request that is due, if that is safe now.
     #[inline]
     pub(crate) fn cancel_if_due<H: Host<S>>(&mut self, host: &mut H, reply_to: LoopId) {
-        if let Some(end) = self.lending.cancel_due() {
+        if let Some(end) = self.lending.cancel_due {
             self.cancel_when_safe(host, reply_to, end);
         }
     }
@@ -34,11 +34,11 @@ impl<S: Socket> Backend<S> {
     fn cancel_when_safe<H: Host<S>>(&mut self, host: &mut H, reply_to: LoopId, end: u64) {
         let ours = self.requests.has_injected_query()
             || (self.requests.contains(Request::InjectedSync)
-                && self.lending.tidying() == Tidying::No);
+                && self.lending.tidying == Tidying::No);
         if ours {
             return;
         }
-        self.lending.cancel_is_settled();
+        self.lending.cancel_due = None;
         if !self.requests.is_empty() && !self.requests.has_come_to(end) {
             self.cancel(host, reply_to);
         }
@@ -46,7 +46,7 @@ impl<S: Socket> Backend<S> {
 
     /// Cancels whatever the server does for this backend.
     pub(crate) fn cancel<H: Host<S>>(&mut self, host: &mut H, reply_to: LoopId) {
-        self.lending.cancel_sent();
+        self.lending.cancels_in_flight += 1;
         host.cancel(CancelRequest {
             server: self.server(),
             process: self.process(),

@@ -86,7 +86,7 @@ impl<S: Socket> Engine<S> {
             Order::Drain => self.drain_if_idle(host, slot, now),
             Order::Refuse(error, since) => {
                 let waits = |client: &Client<S>| {
-                    client.serving.state() == ClientState::Waiting && client.times.since() <= *since
+                    client.serving.state == ClientState::Waiting && client.times.since() <= *since
                 };
                 if self.clients.get(slot).is_some_and(waits) {
                     self.say_goodbye(host, slot, error, now);

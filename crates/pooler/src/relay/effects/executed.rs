@@ -4,9 +4,9 @@
 //!           statement is read as one.
 //! # Limits  a text made of several strings, or that comes from a table, is not known.
 
-use crate::parts::functions::census::tokens::{Token, Tokens};
 use crate::parts::functions::variables::is_of_a_word;
 use crate::relay::effects::Effects;
+use crate::session::calls::{Kind, Tokens};
 use crate::session::scan::body::scan_body;
 
 /// Levels of strings within strings that are examined: a text may have thousands, `$a$$b$$c$...`.
@@ -65,9 +65,8 @@ impl Effects {
         if depth == 0 {
             return all;
         }
-        for token in Tokens(text) {
-            if let Token::Literal(literal) = token {
-                let value = literal.value();
+        for token in Tokens::lenient(text) {
+            if let Kind::String(value) = token.kind {
                 all.absorb(&Self::of_executed(&value, reported));
                 // A block may execute its own strings.
                 all.absorb(&Self::of_strings_within(&value, reported, depth - 1));

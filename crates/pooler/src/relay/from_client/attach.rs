@@ -4,6 +4,7 @@ use crate::ids::{LoopId, Slot};
 use crate::lending::{Acquired, Lasting, Wish};
 use crate::parts::sequences::drawn_values::Lent;
 use crate::relay::backend::Backend;
+use crate::relay::client_info::ClientState;
 use crate::relay::halt::Halt;
 use crate::relay::host::Host;
 use crate::relay::message::ToLoop;
@@ -37,18 +38,16 @@ impl<S: Socket> Engine<S> {
         let Some(client) = self.clients.get_mut(slot) else { return Err(Halt::Dry) };
         let view = &self.pools[client.pool as usize];
         let sql = client.sql_statements();
-        let names = view.pool.custom_names(client.session.desired());
-        let wish = Wish {
-            avoids: wish.avoids.and(view.pool.avoided_by(client.session.desired())),
-            ..wish
-        };
+        let names = view.pool.custom_names(&client.session.desired);
+        let wish =
+            Wish { avoids: wish.avoids.and(view.pool.avoided_by(&client.session.desired)), ..wish };
         let acquired = view.pool.lock().acquire_with(
             id,
             names,
             wish,
             |backend| match wish.own {
                 true => backend.has_sql_of(sql),
-                false => wish.statement != 0 && backend.prepared.statements().has(wish.statement),
+                false => wish.statement != 0 && backend.prepared.statements.has(wish.statement),
             },
             now,
         );
@@ -60,7 +59,7 @@ impl<S: Socket> Engine<S> {
             }
             Acquired::Down(error) => Err(Halt::Refused(error)),
             Acquired::Wait { open } | Acquired::Replace { open, .. } => {
-                client.serving.wait();
+                client.serving.state = ClientState::Waiting;
                 client.times.begin(now);
                 if open {
                     host.open(&view.pool, self.id);
@@ -81,7 +80,7 @@ impl<S: Socket> Engine<S> {
         let view = &mut self.pools[client.pool as usize];
         let settings = view.wanted_by(&client.session);
         // A client without settings matches most backends of a pool in which none has any.
-        let looks = view.want_different(settings) && !client.session.desired().is_empty();
+        let looks = view.want_different(settings) && !client.session.desired.is_empty();
         let named = if looks { named_statement(header, body) } else { None };
         let named = named.and_then(|name| client.statement(name));
         let avoids = match header.kind {
@@ -123,10 +122,10 @@ impl<S: Socket> Engine<S> {
         let Some(client) = self.clients.get_mut(slot) else { return Err("its client is gone") };
         client.backends = client.backends.wrapping_add(1);
         backend.is_lent_to(Lent { client: id, number: client.backends });
-        if backend.known.notifying().may_be_forgotten()
+        if backend.known.notifying.may_be_forgotten()
             && !backend.pool.notifiers().lent(backend.process(), self.process_of(slot))
         {
-            backend.known.notifying_mut().forget();
+            backend.known.notifying.forget();
         }
         backend.known.learn_functions(&backend.pool);
         let Some(client) = self.clients.get_mut(slot) else { return Err("its client is gone") };
@@ -137,7 +136,7 @@ impl<S: Socket> Engine<S> {
             client.begin_with(&backend);
         }
         client.backend = Some(backend);
-        client.serving.begin();
+        client.serving.state = ClientState::Active;
         let pool = client.pool;
         self.stats(pool).assignments.add(1);
         Ok(())

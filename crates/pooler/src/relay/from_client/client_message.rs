@@ -125,14 +125,14 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
     pub(crate) fn open(&mut self, now: Time) -> Result<(), Halt> {
         self.backend.known.learn_functions(&self.backend.pool);
         let Some(ends) = self.leaves_role_out() else { return self.open_as_wanted(now) };
-        let mut without = SettingsBuilder::from(self.client.session.desired());
+        let mut without = SettingsBuilder::from(&self.client.session.desired);
         without.remove(b"role");
         let without = self.backend.pool.interner().share(without.build());
-        let wanted = self.client.session.want(without);
+        let wanted = std::mem::replace(&mut self.client.session.desired, without);
         let opened = self.open_as_wanted(now);
-        self.client.session.want(wanted);
+        self.client.session.desired = wanted;
         if opened.is_ok() {
-            self.backend.session.set_role(Role::LeftOut { ends });
+            self.backend.session.role = Role::LeftOut { ends };
         }
         opened
     }
@@ -154,11 +154,11 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
             self.client.times.begin_transaction(now);
         }
         if self.backend.from_server.status() == TransactionStatus::Failed
-            || self.client.serving.is_exclusive()
+            || self.client.serving.exclusive
         {
             return Ok(());
         }
-        if self.backend.must_lift_for(self.client.session.desired())
+        if self.backend.must_lift_for(&self.client.session.desired)
             && !self.client.is_session_mode()
         {
             self.lift_first()?;
@@ -194,10 +194,10 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
             self.open_settings()?;
         }
         if !self.client.is_session_mode()
-            && *self.backend.session.applied() != *self.client.session.desired()
+            && self.backend.session.applied != self.client.session.desired
         {
             self.passage.cut(self.backend)?;
-            self.backend.apply_timeout(self.client.session.desired(), &mut self.passage.out);
+            self.backend.apply_timeout(&self.client.session.desired, &mut self.passage.out);
         }
         // Any command sent here would end the transaction that the settings are part of.
         Ok(())
@@ -213,12 +213,12 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
         }
         if self.backend.from_server.status() == TransactionStatus::Idle
             && !self.client.is_pinned()
-            && !self.backend.has_function_plans_of(self.client.session.desired())
+            && !self.backend.has_function_plans_of(&self.client.session.desired)
             && !self.has_sql_statements_there()
         {
             self.lift_first()?;
             self.passage.cut(self.backend)?;
-            self.backend.discard_plans(self.client.session.desired(), &mut self.passage.out);
+            self.backend.discard_plans(&self.client.session.desired, &mut self.passage.out);
         }
         Ok(())
     }
@@ -231,17 +231,17 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
 
     /// Sends the settings that the backend lacks, each query in a transaction of its own.
     fn open_settings(&mut self) -> Result<(), Halt> {
-        if *self.backend.session.applied() == *self.client.session.desired() {
+        if self.backend.session.applied == self.client.session.desired {
             return Ok(());
         }
         self.passage.cut(self.backend)?;
         if self.client.is_session_mode() {
-            self.backend.apply_beside_unnamed(self.client.session.desired(), &mut self.passage.out);
+            self.backend.apply_beside_unnamed(&self.client.session.desired, &mut self.passage.out);
             self.backend.ahead.begin();
             return self.wait();
         }
         self.lift_first()?;
-        let first = without_short_timeout(self.client.session.desired());
+        let first = without_short_timeout(&self.client.session.desired);
         self.backend.apply_settings(&first, &mut self.passage.out);
         Ok(())
     }
@@ -269,16 +269,14 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
 
     /// Waits while something in flight must end before any message of the client's goes on.
     fn wait_for_turn(&mut self) -> Result<(), Halt> {
-        if self.backend.prepared.replay().is_healing() {
+        if self.backend.prepared.replay.is_healing() {
             return self.wait();
         }
         if (self.client.is_unsettled() || self.client.listens()) && !self.becomes_ours() {
             self.hold()?;
         }
         let session = &self.backend.session;
-        if (session.is_applying()
-            || session.within().is_some()
-            || *session.role() != Role::AsWanted)
+        if (session.is_applying() || session.within.is_some() || session.role != Role::AsWanted)
             && self.backend.requests.owes_client_ready()
         {
             // One query or pipeline fails with the settings, or makes them fail; a second one may
@@ -320,7 +318,7 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
         self.wait_for_turn()?;
         let message = self.passage.current(HEADER_BYTES + self.body.len());
         let whole = self.is_whole();
-        self.backend.prepared.replay_mut().record(message, whole);
+        self.backend.prepared.replay.record(message, whole);
         if self.backend.requests.is_skipping_to_sync() && self.header.kind != frontend::SYNC {
             // The server would read it and ignore it (`ignore_till_sync`, postgres.c), so its
             // effects on names and settings must not be recorded either.
@@ -375,7 +373,7 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
     /// judges whatever the client sends next. Any other message shows that the server has refused
     /// the copy, or will.
     pub(crate) fn hold(&mut self) -> Result<(), Halt> {
-        let comes = self.backend.requests.ends_by_itself() && !self.client.serving.is_exclusive();
+        let comes = self.backend.requests.ends_by_itself() && !self.client.serving.exclusive;
         if comes {
             return self.wait();
         }
@@ -384,7 +382,7 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
 
     /// Makes the current message wait for an answer that is still to come.
     pub(crate) fn wait(&mut self) -> Result<(), Halt> {
-        self.client.serving.hold();
+        self.client.serving.held = true;
         // If the backend were given back meanwhile, another client could remove what was sent for
         // the message.
         let requests = &self.backend.requests;
@@ -398,7 +396,7 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
         if !self.client.joins_ahead(unusual, self.backend) {
             return Ok(());
         }
-        self.backend.prepared.forget_replay(); // it has the message already, which is processed again
+        self.backend.prepared.replay.forget(); // it has the message already, which is processed again
         Err(Halt::Full)
     }
 
@@ -408,7 +406,7 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
             return Ok(());
         }
         let since = match name.is_empty() {
-            true => Some(self.backend.prepared.unnamed().since()),
+            true => Some(self.backend.prepared.unnamed.since()),
             false => self.client.name_changes_in(name),
         };
         if since.is_some_and(|since| self.backend.requests.is_in_doubt(since)) {
@@ -460,12 +458,12 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
     }
 
     pub(crate) fn scan_options(&self) -> ScanOptions {
-        self.client.scan_options(self.backend.session.reading())
+        self.client.scan_options(self.backend.session.own.reading)
     }
 
     /// Whether an earlier message that is not answered yet may change how texts are read.
     fn may_be_reread(&self) -> bool {
-        self.backend.session.may_read_otherwise()
+        self.backend.session.texts.reread
             && (self.backend.requests.is_in_pipeline() || self.backend.requests.owes_client())
     }
 
@@ -476,7 +474,7 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
 
     /// The effects of a text that is read by the known settings.
     pub(crate) fn effects_of(&self, text: &[u8]) -> Effects {
-        let reported = |name: &[u8]| self.backend.session.parameters().get(name).is_some();
+        let reported = |name: &[u8]| self.backend.session.own.parameters.get(name).is_some();
         let effects = Effects::of_text(text, self.scan_options(), reported);
         self.backend.with_functions(text, effects)
     }
@@ -486,7 +484,7 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
         let [one, other] = [true, false].map(|standard_conforming_strings| {
             // Characters of an unknown encoding cannot be read.
             let options = ScanOptions { standard_conforming_strings, unsafe_encoding: true };
-            let reported = |name: &[u8]| self.backend.session.parameters().get(name).is_some();
+            let reported = |name: &[u8]| self.backend.session.own.parameters.get(name).is_some();
             Effects::of(&scan(text, options), reported)
         });
         self.backend.with_functions(text, one.either(other))
@@ -505,7 +503,7 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
             return Ok(None);
         }
         let findings = scan(text, options);
-        let reported = |name: &[u8]| self.backend.session.parameters().get(name).is_some();
+        let reported = |name: &[u8]| self.backend.session.own.parameters.get(name).is_some();
         let effects = Effects::of(&findings, reported).and_of_block(text, &findings, reported);
         Ok(Some((self.backend.with_functions(text, effects), Some(findings))))
     }
@@ -517,10 +515,10 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
         if self.is_whole() {
             let Some((text, [])) = frame::take_string(self.body) else {
                 self.malformed(Request::Query);
-                self.backend.known.drawn_mut().note(true);
+                self.backend.known.drawn.note(true);
                 return Ok(());
             };
-            draws = self.backend.known.drawn().by_client() || !draws_nothing(text);
+            draws = self.backend.known.drawn.by_client() || !draws_nothing(text);
             let read = self.read_query(text)?;
             if let Some((_, Some(findings))) = &read
                 && !findings.nulls.is_empty()
@@ -551,16 +549,25 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
         }
         if unsynced {
             // It may be ignored, and then removes nothing.
-            self.backend.prepared.unnamed_mut().changes_in(self.backend.requests.pipeline() - 1);
+            self.backend.prepared.unnamed.changes_in(self.backend.requests.pipeline() - 1);
             if self.backend.is_left_started_by_mixed_pipelines() {
                 self.backend.lending.spoil("a simple query stood in its client's pipeline");
             }
         }
         if !is_ignored {
-            self.backend.prepared.unnamed_mut().taken_by_query();
+            self.backend.prepared.unnamed.taken_by_query();
         }
-        self.backend.known.drawn_mut().note(draws);
+        self.backend.known.drawn.note(draws);
         Ok(())
+    }
+
+    /// Waits for what these effects depend on: the settings under which it prepares, and how it
+    /// changes the books, by the outcome of earlier messages.
+    pub(crate) fn hold_for_effects(&mut self, effects: &Effects) -> Result<(), Halt> {
+        if !effects.prepares.is_empty() || effects.unusual.is_some() {
+            self.hold()?;
+        }
+        effects.unusual.as_ref().map_or(Ok(()), |unusual| self.hold_for_listener(unusual))
     }
 
     /// Sends what must precede a Query with effects, finds what is written into its text, and
@@ -572,13 +579,8 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
         findings: Option<Findings>,
         written: &mut Written,
     ) -> Result<bool, Halt> {
-        if !effects.prepares.is_empty() {
-            self.hold()?; // the settings that apply depend on earlier messages
-        }
+        self.hold_for_effects(effects)?;
         if let Some(unusual) = &effects.unusual {
-            // How it changes the books depends on the outcome of earlier messages.
-            self.hold()?;
-            self.hold_for_listener(unusual)?;
             self.hold_for_vacancy(unusual)?;
             if self.answers_deallocate(unusual)? {
                 return Ok(true);
@@ -640,11 +642,11 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
             self.hold()?;
         }
         let mut scanner = Scanner::new(self.scan_options());
-        let functions = self.backend.known.functions();
+        let functions = self.backend.known.functions.as_deref();
         if in_doubt || functions.is_some_and(Functions::are_named) {
             scanner.doubt();
         }
-        let reported = self.backend.known.session_report().is_some();
+        let reported = self.backend.known.session_report.is_some();
         let reader = functions.and_then(|functions| functions.reader(reported));
         let mut streaming = Box::new(StreamingQuery::new(scanner, reader));
         streaming.feed(self.body);
@@ -675,7 +677,7 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
         let with_values = self.effects_of_bound(effects);
         let effects = with_values.as_ref().unwrap_or(effects);
         if effects.may(Effect::Notifies) && self.client.must_wait_to_notify(self.backend) {
-            self.backend.prepared.forget_replay(); // it has the message already, which is processed again
+            self.backend.prepared.replay.forget(); // it has the message already, which is processed again
             return Err(Halt::Full);
         }
         self.before_catalog(effects)?;
@@ -690,12 +692,12 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
     /// other clients. Once is enough: the client keeps the backend then.
     pub(crate) fn before_catalog(&mut self, effects: &Effects) -> Result<(), Halt> {
         let looks = effects.pins.contains(Part::SessionCatalog);
-        let looked = self.client.session.pins().contains(Part::SessionCatalog);
+        let looked = self.client.session.pins.contains(Part::SessionCatalog);
         if looks && (!looked || !self.backend.requests.is_in_pipeline()) {
             self.clear_catalog()?; // also the client's own shared ones, once it keeps the backend
         }
         if looks && !looked && !self.backend.is_classic() {
-            self.client.session.pin(Part::SessionCatalog);
+            self.client.session.pins.insert(Part::SessionCatalog);
             self.backend.mark_unverified(PartSet::of(&[Part::SessionCatalog])); // it ends without a command
         }
         if looks {
@@ -710,7 +712,7 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
             self.hold()?;
             self.passage.cut(self.backend)?;
             self.client.show_channels(self.backend, &mut self.passage.out);
-            self.backend.prepared.forget_replay();
+            self.backend.prepared.replay.forget();
         }
         Ok(())
     }
@@ -724,11 +726,11 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
         let own = [Part::SqlStatement, Part::ProtocolStatement, Part::UnnamedStatement];
         // A DISCARD ALL in flight may fail, or not run at all.
         let discarding = self.client.reset_under_way().map_or(PartSet::EMPTY, PendingReset::ends);
-        let pins = self.client.session.pins().union(discarding);
+        let pins = self.client.session.pins.union(discarding);
         let keeps =
             own.iter().any(|part| pins.contains(*part)) || !self.client.sql_statements().is_empty();
         self.backend.deallocate_all(keeps, &mut self.passage.out);
-        self.backend.prepared.forget_replay();
+        self.backend.prepared.replay.forget();
         Ok(())
     }
 
@@ -746,7 +748,7 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
         self.passage.skip(HEADER_BYTES + self.body.len());
         // As any simple query it removes the unnamed statement, which only the server knows here,
         // and the unnamed portal, which outlasts its pipeline in a transaction block.
-        let native = self.client.session.pins().contains(Part::UnnamedStatement);
+        let native = self.client.session.pins.contains(Part::UnnamedStatement);
         let in_block = self.backend.from_server.status() == TransactionStatus::InTransaction;
         if native {
             build::close_statement(&mut self.passage.out, b"");

@@ -7,7 +7,7 @@ use crate::relay::backend::{Backend, Reset};
 use crate::relay::client::Client;
 use crate::relay::effects::{Effect, Effects, IN_DOUBT, Resetting, Unusual};
 use crate::relay::socket::Socket;
-use crate::session::part::{Part, PartSet, Undo};
+use crate::session::part::{Part, PartSet};
 use crate::session::scan::{ScanOptions, SchemaChange};
 
 impl<S: Socket> Backend<S> {
@@ -15,10 +15,10 @@ impl<S: Socket> Backend<S> {
     pub(crate) fn note_schema_change(&mut self, change: SchemaChange) {
         match change {
             SchemaChange::None => {}
-            SchemaChange::Own => self.prepared.statements_mut().client_sees_its_own(),
+            SchemaChange::Own => self.prepared.statements.client_sees_its_own(),
             SchemaChange::All => {
-                self.prepared.statements_mut().transaction_sees_its_own();
-                self.known.side_effects_mut().note_schema();
+                self.prepared.statements.transaction_sees_its_own();
+                self.known.side_effects.note_schema();
             }
         }
     }
@@ -31,10 +31,10 @@ impl<S: Socket> Backend<S> {
         let makes =
             effects.pins.contains(Part::TemporaryObject) || self.may_make_temporary(effects);
         if makes {
-            self.prepared.statements_mut().client_sees_its_own();
+            self.prepared.statements.client_sees_its_own();
         }
-        if makes && self.known.session_report().is_none() && !self.session.lasting().has_buffers() {
-            let size = buffers_of(self.session.applied());
+        if makes && self.known.session_report.is_none() && !self.session.lasting.has_buffers() {
+            let size = buffers_of(&self.session.applied);
             self.session.keep_lasting(self.pool.temporary_buffers(size));
         }
     }
@@ -44,10 +44,10 @@ impl<S: Socket> Client<S> {
     /// How this client's statements are read, once everything is answered, by a backend that reads
     /// them like `own` without settings.
     pub(crate) fn scan_options(&self, own: ScanOptions) -> ScanOptions {
-        if self.session.desired().is_empty() {
+        if self.session.desired.is_empty() {
             return own;
         }
-        own.with(|name| self.session.desired().get(name))
+        own.with(|name| self.session.desired.get(name))
     }
 
     /// A statement with these effects is being sent. `restored`: what it resets is SET again after
@@ -74,7 +74,7 @@ impl<S: Socket> Client<S> {
             effects.may(Effect::Spoils) && backend.pool.census().is_some_and(|it| it.has_unseen());
         backend
             .known
-            .side_effects_mut()
+            .side_effects
             .note(start_values, effects.may(Effect::ChangesCatalog) || unseen);
         backend.note_schema_change(effects.schema);
         backend.note_names(effects);
@@ -84,11 +84,11 @@ impl<S: Socket> Client<S> {
             return self.record_in_session_mode(backend, effects, restored);
         }
         if effects.may(Effect::Notifies) {
-            backend.known.notifying_mut().is_due();
+            backend.known.notifying.is_due();
         }
         self.record_pins(backend, effects);
         // A server that reports shows it.
-        if if backend.known.session_report().is_some() {
+        if if backend.known.session_report.is_some() {
             effects.may(Effect::SpoilsUnseen)
         } else {
             effects.may(Effect::Spoils)
@@ -96,12 +96,12 @@ impl<S: Socket> Client<S> {
             backend.spoil_for_good();
         }
         if effects.may(Effect::ReadsSequences) {
-            if self.session.asks() == Asks::Never {
-                self.session.may_ask();
+            if self.session.asks == Asks::Never {
+                self.session.asks = Asks::Before;
                 backend.pool.asking().note_question();
             }
-            backend.known.drawn_mut().note_last(Last::Asked);
-            backend.pool.asking().note_use(backend.known.drawn().text());
+            backend.known.drawn.note_last(Last::Asked);
+            backend.pool.asking().note_use(backend.known.drawn.text());
         }
         if let Some(unusual) = &effects.unusual {
             self.record_unusual(backend, unusual, restored);
@@ -133,7 +133,7 @@ impl<S: Socket> Client<S> {
         if !effects.pins.is_empty() && backend.is_classic() {
             // Lost when the transaction ends, and no other client finds it.
             backend.lending.owe_reset(Reset::All);
-            if backend.known.session_report().is_none() && effects.leaves_what_stays() {
+            if backend.known.session_report.is_none() && effects.leaves_what_stays() {
                 backend.spoil_for_good();
             }
         } else {
@@ -142,7 +142,7 @@ impl<S: Socket> Client<S> {
             if backend.may_make_temporary(effects) {
                 pins.insert(Part::TemporaryObject);
             }
-            let mut new = pins.minus(self.session.pins());
+            let mut new = pins.minus(self.session.pins);
             let ends_sql = effects.ends.contains(Part::SqlStatement);
             if pins.contains(Part::SqlStatement) || (ends_sql && !self.sql_statements().is_empty())
             {
@@ -151,10 +151,10 @@ impl<S: Socket> Client<S> {
                 new.insert(Part::SqlStatement);
             }
             self.session.pin_all(pins);
-            backend.mark_unverified(new.union(effects.ends.intersection(self.session.pins())));
+            backend.mark_unverified(new.union(effects.ends.intersection(self.session.pins)));
             if pins.contains(Part::SqlStatement) {
                 let beside = effects.may(Effect::HasSeveral) && effects.may(Effect::SetsBeside);
-                backend.note_sql(&effects.prepares, self.session.desired(), ends_sql, beside);
+                backend.note_sql(&effects.prepares, &self.session.desired, ends_sql, beside);
             }
             if effects.may(Effect::Watches) {
                 self.watch_sql_statements();
@@ -170,7 +170,7 @@ impl<S: Socket> Client<S> {
 
     /// Records unusual effects, which are settled when their outcome is known.
     fn record_unusual(&mut self, backend: &mut Backend<S>, unusual: &Unusual, restored: bool) {
-        backend.prepared.forget_replay();
+        backend.prepared.replay.forget();
         self.note_resetting_of(backend, unusual, restored);
         if restored
             && !unusual.discards_all
@@ -186,11 +186,10 @@ impl<S: Socket> Client<S> {
             // This one, too, leaves on the server what no command undoes.
             let lasting = self.lasting_pins(backend);
             let stays = |part: &Part| {
-                matches!(part.row().undo, Undo::CloseBackend | Undo::CloseWhileThere)
-                    || lasting.contains(*part)
+                PartSet::LASTING_WHILE_THERE.contains(*part) || lasting.contains(*part)
             };
-            let stays = self.session.pins().iter().filter(stays).collect();
-            let ends = self.session.set_pins(stays);
+            let stays = self.session.pins.iter().filter(stays).collect();
+            let ends = std::mem::replace(&mut self.session.pins, stays);
             self.note_discarding(backend, ends);
         }
         self.record_listening(unusual);
@@ -216,19 +215,18 @@ impl<S: Socket> Client<S> {
         // A setting that the client has set to the server's own value may not have been reset at
         // all.
         let differs = |name: &[u8]| {
-            backend.session.applied().get(name).is_some()
-                || self.session.desired().get(name).is_some()
+            backend.session.applied.get(name).is_some() || self.session.desired.get(name).is_some()
         };
         let start = self.record.start.iter().map(|(name, _)| name);
         let names: Vec<_> = start
-            .filter(|name| backend.session.parameters().get(name).is_some())
+            .filter(|name| backend.session.own.parameters.get(name).is_some())
             .filter(|name| resets.takes(name) && differs(name))
             .map(Into::into)
             .collect();
         if names.is_empty() {
             return;
         }
-        backend.prepared.forget_replay();
+        backend.prepared.replay.forget();
         self.note_resetting(backend, &Resetting::Names(names), &[]);
     }
 }

@@ -41,16 +41,16 @@ impl<S: Socket> Relay<'_, S> {
         self.backend.fail_within();
         let healing = self.begins_to_heal(owed, body, relayed);
         if !healing {
-            self.backend.prepared.forget_replay();
+            self.backend.prepared.replay.forget();
             if let Some(client) = &mut self.client {
-                client.serving.fail();
+                client.serving.failed = true;
             }
         }
         self.backend.requests.copy_failed();
         match owed {
             Request::Query | Request::Statements(_) | Request::InjectedStatement => {
                 self.backend.requests.fail_text();
-                return Ok(in_own_text(body, self.backend.prepared.longer().of_query(), relayed));
+                return Ok(in_own_text(body, self.backend.prepared.longer.of_query(), relayed));
             }
             Request::Call | Request::Sync => return Ok(Fate::Pass),
             // (One that was cancelled belongs to its client's pipeline: by its timeout, or on its
@@ -116,14 +116,14 @@ impl<S: Socket> Relay<'_, S> {
         }
         let code = field(error, b'C').unwrap_or_default();
         let message = field(error, b'M').unwrap_or_default();
-        let role = session.applied().get(b"role");
+        let role = session.applied.get(b"role");
         let refuses_role = [&b"22023"[..], b"42501"].contains(&code)
-            && client.session.desired().get(b"role") == role
+            && client.session.desired.get(b"role") == role
             && role.is_some_and(|role| memchr::memmem::find(message, role).is_some());
         let refuses = session.is_in_own_block() && (refuses_role || is_cut_off(error));
         if refuses {
-            session.set_role(Role::Refused(error.into()));
-            self.backend.prepared.forget_replay();
+            session.role = Role::Refused(error.into());
+            self.backend.prepared.replay.forget();
             self.backend.lending.spoil(Role::REFUSED);
         }
         refuses
@@ -152,18 +152,18 @@ impl<S: Socket> Relay<'_, S> {
         ) = (owed, is_stale_or_lost(body))
         {
             // The next client that uses it prepares it again.
-            self.backend.prepared.statements_mut().mark_stale(statement);
+            self.backend.prepared.statements.mark_stale(statement);
             if matches!(owed, Request::InjectedSettings { .. }) {
                 // The command that removed Hawser's own has removed all.
-                self.backend.prepared.statements_mut().mark_stale_since(0);
+                self.backend.prepared.statements.mark_stale_since(0);
             }
             healing = relayed.whole
                 && self.client.is_some()
                 && !matches!(owed, Request::DescribeStatement { .. })
-                && self.backend.prepared.replay_mut().refused(body);
+                && self.backend.prepared.replay.refused(body);
         }
-        if self.backend.prepared.replay().is_checking() && owed.is_injected() {
-            self.backend.prepared.replay_mut().check_failed();
+        if self.backend.prepared.replay.is_checking() && owed.is_injected() {
+            self.backend.prepared.replay.check_failed();
             healing = true;
         }
         healing
@@ -196,9 +196,9 @@ impl<S: Socket> Relay<'_, S> {
             }
             Some(_) => {}
         }
-        self.backend.known.drawn_mut().discard_again(); // the command for that may be ignored
-        if undone.touches_unnamed && self.backend.prepared.unnamed().since() <= erring {
-            self.backend.prepared.unnamed_mut().forget();
+        self.backend.known.drawn.discard_again(); // the command for that may be ignored
+        if undone.touches_unnamed && self.backend.prepared.unnamed.since() <= erring {
+            self.backend.prepared.unnamed.forget();
         }
         if healing {
             return Fate::Skip;
@@ -209,8 +209,7 @@ impl<S: Socket> Relay<'_, S> {
         if let Some(own) = undone.stood_in_for {
             return with_name(body, STAND_IN, &own.name, relayed);
         }
-        match undone.parse.and_then(|serial| self.backend.prepared.longer_mut().take_parse(serial))
-        {
+        match undone.parse.and_then(|serial| self.backend.prepared.longer.take_parse(serial)) {
             Some(longer) => in_own_text(body, &longer, relayed),
             None => self.under_own_name(owed, body, relayed),
         }
@@ -221,7 +220,7 @@ impl<S: Socket> Relay<'_, S> {
         if failed.owed.parses_unnamed()
             && let Some(client) = &mut self.client
         {
-            client.prepared.unnamed_mut().forget(); // it has removed the earlier one, too
+            client.prepared.unnamed = None; // it has removed the earlier one, too
         }
         if let Request::Parse { serial, .. } = failed.owed {
             undone.parse = Some(serial);
@@ -249,14 +248,14 @@ impl<S: Socket> Relay<'_, S> {
         match ignored.owed {
             Request::Parse { statement, .. } | Request::InjectedParse { statement } => {
                 let pipeline = self.backend.requests.answered_pipeline();
-                self.backend.prepared.statements_mut().remove(statement, pipeline);
+                self.backend.prepared.statements.remove(statement, pipeline);
             }
             // A Close of Hawser's was ignored: the statement still exists.
-            Request::Injected => self.backend.prepared.doubt(),
+            Request::Injected => self.backend.prepared.uncertain = true,
             _ => {}
         }
         if let (Some(change), Some(client)) = (ignored.change, &mut self.client) {
-            client.ignore(&change, self.backend.prepared.unnamed_mut());
+            client.ignore(&change, &mut self.backend.prepared.unnamed);
         }
     }
 
@@ -275,13 +274,14 @@ impl<S: Socket> Relay<'_, S> {
         let Some(client) = &self.client else { return Fate::Pass };
         let names = client
             .prepared
-            .statements()
+            .statements
+            .as_deref()
             .into_iter()
             .flat_map(|names| names.names().confirmed_pairs());
         let named = names.filter(|(_, named)| named.statement.id == statement);
         // Of several names the one that was bound last is most likely meant.
         let is_bound = |named: &ClientStatement| {
-            client.prepared.bound().is_some_and(|bound| Arc::ptr_eq(bound, &named.seen))
+            client.prepared.bound.as_ref().is_some_and(|bound| Arc::ptr_eq(bound, &named.seen))
         };
         match named.min_by_key(|(_, named)| (!is_bound(named), named.serial)) {
             Some((own, named)) => with_name(body, &named.statement.name, significant(own), relayed),
@@ -295,7 +295,7 @@ impl<S: Socket> Relay<'_, S> {
             && let Some(change) = self.backend.requests.take_second()
             && let Some(client) = &mut self.client
         {
-            client.ignore(&change, self.backend.prepared.unnamed_mut());
+            client.ignore(&change, &mut self.backend.prepared.unnamed);
         }
         self.backend.ahead.own_name_refused(error);
     }
@@ -321,7 +321,7 @@ impl<S: Socket> Relay<'_, S> {
         {
             client.note_missed_sql(body);
         }
-        if self.backend.prepared.by_sql().is_none() || owed.is_injected() || !relayed.whole {
+        if self.backend.prepared.by_sql.is_none() || owed.is_injected() || !relayed.whole {
             return fate;
         }
         match (self.backend.error_stood_in_for(body), &fate) {

@@ -70,7 +70,7 @@ impl<S: Socket> Relay<'_, S> {
             self.completed(owed, body);
         }
         if !owed.is_injected() {
-            self.backend.prepared.forget_replay();
+            self.backend.prepared.replay.forget();
         }
         if let Request::DescribeStatement { .. } | Request::DescribePortal = owed {
             self.note_description(owed, message, body);
@@ -100,7 +100,7 @@ impl<S: Socket> Relay<'_, S> {
         }
         if message == kind::NOTICE {
             if let Some(Request::Parse { statement, .. }) = self.backend.requests.front() {
-                self.backend.prepared.statements_mut().note(statement);
+                self.backend.prepared.statements.note(statement);
             }
             let ours = self.backend.requests.front().is_some_and(Request::is_injected);
             return Ok(if ours { Fate::Skip } else { Fate::Pass });
@@ -118,7 +118,7 @@ impl<S: Socket> Relay<'_, S> {
         };
         if !client.is_session_mode()
             && (client.takes_notification(named, process)
-                || !client.session.pins().contains(Part::Listen))
+                || !client.session.pins.contains(Part::Listen))
         {
             return Fate::Skip;
         }
@@ -265,8 +265,8 @@ impl<S: Socket> Relay<'_, S> {
     /// A command has been completed, as this tag says.
     fn completed(&mut self, owed: Request, tag: &[u8]) {
         self.backend.requests.copy_ended();
-        if self.backend.known.side_effects().has_start_values() && changes_start_values(tag) {
-            self.backend.known.side_effects_mut().start_values_changed();
+        if self.backend.known.side_effects.has_start_values() && changes_start_values(tag) {
+            self.backend.known.side_effects.start_values_changed();
         }
         if !owed.is_injected() && (tag == b"DISCARD ALL\0" || tag == b"DEALLOCATE ALL\0") {
             self.forgotten_for_good(tag);
@@ -277,11 +277,11 @@ impl<S: Socket> Relay<'_, S> {
     fn ended(&mut self, owed: Request) {
         if let Some(client) = &mut self.client {
             client
-                .confirm(self.backend.requests.front_change(), self.backend.prepared.unnamed_mut());
+                .confirm(self.backend.requests.front_change(), &mut self.backend.prepared.unnamed);
         }
         self.backend.requests.complete();
         if let Request::Parse { statement, .. } | Request::InjectedParse { statement } = owed {
-            self.backend.prepared.statements_mut().prove(statement);
+            self.backend.prepared.statements.prove(statement);
         }
     }
 
@@ -293,7 +293,7 @@ impl<S: Socket> Relay<'_, S> {
         let Request::DescribeStatement { statement } = owed else {
             return backend.prepared.note_rows(seen, rows());
         };
-        let statements = backend.prepared.statements_mut();
+        let statements = &mut backend.prepared.statements;
         if message == kind::PARAMETER_DESCRIPTION {
             let parameters = hash_of_parameters(body);
             statements.described(statement, Shape { parameters, rows: 0 });
@@ -307,9 +307,9 @@ impl<S: Socket> Relay<'_, S> {
 
     /// The server describes a statement that was prepared so that Hawser sees its description.
     fn described(&mut self, statement: u64, shape: Shape) {
-        self.backend.prepared.replay_mut().now(shape);
+        self.backend.prepared.replay.now(shape);
         if statement != 0 {
-            self.backend.prepared.statements_mut().described(statement, shape);
+            self.backend.prepared.statements.described(statement, shape);
         } else if let Some(Change::Compares(comparing)) = self.backend.requests.front_change_mut() {
             let Shape { parameters, rows } = &mut comparing.shape;
             (*parameters, *rows) = (*parameters | shape.parameters, *rows | shape.rows);
@@ -329,7 +329,7 @@ impl<S: Socket> Relay<'_, S> {
         if fits || self.client.is_none() {
             return None;
         }
-        self.backend.prepared.unnamed_mut().note_change(waits);
+        self.backend.prepared.unnamed.note_change(waits);
         (!waits).then(|| {
             let error = ClientError::fatal(
                 SqlState::FEATURE_NOT_SUPPORTED,

@@ -163,7 +163,7 @@ impl<S: Socket> Engine<S> {
         let drained = filled < buffer.len() && !backend.from_server.unread.has_hung_up();
         backend.from_server.unread.leave(!drained);
         out.clear();
-        let was_full = backend.requests.is_full() || client.serving.is_held();
+        let was_full = backend.requests.is_full() || client.serving.held;
         let pool = client.pool;
         let (listens_elsewhere, listened) = (client.listens(), client.awaits_listener());
         let (id, view) = (ClientId { home: self.id, slot }, &self.pools[pool as usize]);
@@ -209,7 +209,7 @@ impl<S: Socket> Engine<S> {
         let Some(client) = self.clients.get_mut(slot) else { return false };
         let quiet = backend.requests.is_empty();
         if quiet {
-            backend.lending.rests(now);
+            backend.lending.since = now;
         }
         backend.cancel_if_due(host, self.id);
         let goes_on = relayed.broken.is_none() && relayed.goodbye.is_none();

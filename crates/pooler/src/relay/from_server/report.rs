@@ -42,20 +42,20 @@ impl<S: Socket> Relay<'_, S> {
         backend.note_authorization(name, value);
         let fixed = ServerParameters::is_fixed(name);
         if name == b"in_hot_standby"
-            && backend.session.parameters().get(name).is_some_and(|before| before != value)
+            && backend.session.own.parameters.get(name).is_some_and(|before| before != value)
         {
             // It has been promoted: it may no longer be what `target_session_attrs` asks for.
             backend.lending.spoil("the server's role has changed");
         }
         if fixed || backend.requests.is_empty() {
             // No client caused it: the server's own value has changed (a reload, a promotion).
-            let mut parameters = (**backend.session.parameters()).clone();
+            let mut parameters = (*backend.session.own.parameters).clone();
             parameters.set(name, value);
             backend.take_parameters(Arc::new(parameters));
             if let Some(client) = &mut self.client
                 && !backend.is_handing_over()
             {
-                client.session.set_basis(backend.session.basis()); // it gets the report, and follows
+                client.session.basis = backend.session.own.basis; // it gets the report, and follows
             }
         }
         self.take_value(name, value, fixed)?;
@@ -77,7 +77,7 @@ impl<S: Socket> Relay<'_, S> {
         if let Err(error) = taken {
             relayed.unreadable_report = Some(error);
             if let Some(client) = &mut self.client {
-                client.session.pin(Part::Setting); // what it holds is not known
+                client.session.pins.insert(Part::Setting); // what it holds is not known
                 self.backend.doubt_all();
             }
         }
@@ -86,8 +86,8 @@ impl<S: Socket> Relay<'_, S> {
     /// Notes the value that a setting has now.
     fn take_value(&mut self, name: &[u8], value: &[u8], fixed: bool) -> Result<(), &'static str> {
         let backend = &mut *self.backend;
-        if backend.session.parameters().get(name).is_none()
-            && backend.session.applied().get(name).is_none()
+        if backend.session.own.parameters.get(name).is_none()
+            && backend.session.applied.get(name).is_none()
         {
             // Each new one costs as much as there are already: no server has so many.
             if backend.from_server.reports_one_more() > NEW_REPORTS_MAX {
@@ -101,8 +101,8 @@ impl<S: Socket> Relay<'_, S> {
             // The encoding of the value is not known before the last report of this end of a
             // transaction has come; then the server is asked for the value.
             match &mut self.client {
-                Some(client) if !client.is_session_mode() && !client.serving.is_exclusive() => {
-                    client.session.pin(Part::Setting);
+                Some(client) if !client.is_session_mode() && !client.serving.exclusive => {
+                    client.session.pins.insert(Part::Setting);
                     backend.doubt_encoding_of(name);
                 }
                 Some(_) => {}
@@ -110,8 +110,8 @@ impl<S: Socket> Relay<'_, S> {
             }
         }
         if !(fixed || (converted && brought)) {
-            let own = backend.session.parameters().get(name) == Some(value);
-            let known = backend.session.applied().get(name);
+            let own = backend.session.own.parameters.get(name) == Some(value);
+            let known = backend.session.applied.get(name);
             if known != (if own { None } else { Some(value) }) {
                 let was_own = known.is_none();
                 backend.has_value(name, (!own).then_some(value));

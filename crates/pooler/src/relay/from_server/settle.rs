@@ -43,8 +43,8 @@ impl<S: Socket> Relay<'_, S> {
         if let (Some(change), Some(client)) =
             (self.backend.requests.front_change(), &mut self.client)
         {
-            let unnamed = self.backend.prepared.unnamed_mut();
-            match client.serving.has_failed() {
+            let unnamed = &mut self.backend.prepared.unnamed;
+            match client.serving.failed {
                 true => client.ignore(change, unnamed),
                 false => client.confirm(Some(change), unnamed),
             }
@@ -60,7 +60,7 @@ impl<S: Socket> Relay<'_, S> {
         if owed.is_injected_query() && owed != Request::InjectedRollback {
             return self.query_of_ours_ended(owed, relayed);
         }
-        if self.backend.prepared.replay().is_healing() {
+        if self.backend.prepared.replay.is_healing() {
             relayed.heal = true;
             return Ok(Fate::Skip);
         }
@@ -72,8 +72,8 @@ impl<S: Socket> Relay<'_, S> {
         // not known whether there was one.
         let ended = self.backend.requests.answered_pipeline().saturating_sub(1);
         let takes_back =
-            reverted || self.client.as_ref().is_none_or(|client| client.serving.has_failed());
-        self.backend.prepared.statements_mut().pipeline_ended(ended, takes_back);
+            reverted || self.client.as_ref().is_none_or(|client| client.serving.failed);
+        self.backend.prepared.statements.pipeline_ended(ended, takes_back);
         self.close_books(owed, now, relayed);
         let Some(client) = self.client.as_deref_mut() else { return Ok(Fate::Skip) };
         let own = owed != Request::InjectedSync;
@@ -101,12 +101,12 @@ impl<S: Socket> Relay<'_, S> {
     /// Whether the client still wants the role that was refused, or that its message has not ended
     /// since it has failed.
     fn role_stays(&mut self, owed: Request) -> bool {
-        let failed = self.client.as_ref().is_some_and(|client| client.serving.has_failed());
+        let failed = self.client.as_ref().is_some_and(|client| client.serving.failed);
         let session = &mut self.backend.session;
-        match session.role() {
+        match &session.role {
             Role::Refused(_) => !owed.is_injected_query(),
             &Role::LeftOut { ends } if !owed.is_injected_query() => {
-                session.set_role(Role::AsWanted);
+                session.role = Role::AsWanted;
                 failed || !ends
             }
             Role::AsWanted | Role::LeftOut { .. } => false,
@@ -126,7 +126,7 @@ impl<S: Socket> Relay<'_, S> {
                 let is_last = next.is_some_and(|next| !next.is_injected_query());
                 if is_last
                     && self.backend.session.role_refused().is_none()
-                    && self.backend.session.within().is_none()
+                    && self.backend.session.within.is_none()
                     && self.backend.disagrees()
                 {
                     // The client's messages would run under these, and it gets no report of that.
@@ -141,7 +141,7 @@ impl<S: Socket> Relay<'_, S> {
             Request::InjectedPrepare => self.backend.prepare_ended(),
             Request::InjectedQuestion => match &mut self.client {
                 Some(client) => client.conclude(self.backend),
-                None => drop(self.backend.known.settle_doubt()),
+                None => drop(self.backend.known.unverified.take()),
             },
             _ => {}
         }
@@ -150,10 +150,10 @@ impl<S: Socket> Relay<'_, S> {
 
     /// The ROLLBACK has succeeded that was sent before the waiting Query.
     fn rolled_back_ahead(&mut self) {
-        self.backend.prepared.retry_sql();
-        self.backend.lending.transaction_ended();
+        self.backend.prepared.retries_sql = true;
+        self.backend.lending.transactions += 1;
         if let Some(client) = &mut self.client {
-            client.session.want(self.backend.session.applied().clone());
+            client.session.desired = self.backend.session.applied.clone();
             client.pending_session().portals.clear();
         }
     }
@@ -163,18 +163,18 @@ impl<S: Socket> Relay<'_, S> {
         let backend = &mut *self.backend;
         let is_idle = backend.from_server.status() == TransactionStatus::Idle;
         if backend.requests.is_empty() {
-            backend.lending.rests(now);
-            backend.lending.end_vacancy();
+            backend.lending.since = now;
+            backend.lending.vacancy = None;
             if is_idle && !backend.requests.is_in_pipeline() {
                 backend.session.settle_texts();
             }
         }
         relayed.ended.queries += 1;
         if is_idle {
-            backend.prepared.retry_sql(); // a table may exist now
-            backend.lending.transaction_ended();
+            backend.prepared.retries_sql = true; // a table may exist now
+            backend.lending.transactions += 1;
             relayed.ended.transactions += 1;
-            let changed = backend.known.side_effects_mut().settle(!backend.requests.is_empty());
+            let changed = backend.known.side_effects.settle(!backend.requests.is_empty());
             relayed.start_values_changed |= changed.start_values;
             relayed.functions_changed |= changed.catalog;
             if changed.catalog {
@@ -182,12 +182,12 @@ impl<S: Socket> Relay<'_, S> {
             }
             if changed.schema {
                 backend.pool.schema_changed(); // before any client here can learn of it
-                let more = backend.known.side_effects().has_schema();
-                backend.prepared.statements_mut().transaction_ended(more);
+                let more = backend.known.side_effects.has_schema();
+                backend.prepared.statements.transaction_ended(more);
             }
         }
         if owed == Request::Query {
-            backend.prepared.longer_mut().query_ended();
+            backend.prepared.longer.query_ended();
         }
     }
 
@@ -199,14 +199,14 @@ impl<S: Socket> Relay<'_, S> {
         relayed: &mut Relayed,
     ) -> Result<Vec<u8>, &'static str> {
         let Some(client) = self.client.as_deref_mut() else { return Ok(Vec::new()) };
-        let failed = client.serving.take_failed();
+        let failed = std::mem::take(&mut client.serving.failed);
         if !self.backend.is_between_transactions() || self.backend.session.role_refused().is_some()
         {
             return Ok(Vec::new());
         }
         client.keep_to_ask(self.backend, failed);
         // (A client that has its backend to itself sets what the books do not cover.)
-        let alone = client.is_session_mode() || client.serving.is_exclusive();
+        let alone = client.is_session_mode() || client.serving.exclusive;
         if !alone && (reverted || !self.backend.has_fresh_report()) && self.backend.disagrees() {
             relayed.settings_mismatch = true;
             self.backend.lending.spoil(MISMATCH);
@@ -220,7 +220,7 @@ impl<S: Socket> Relay<'_, S> {
     /// What becomes of the ReadyForQuery of a client's own query or pipeline.
     fn give_ready(&mut self, relayed: &mut Relayed) -> Fate {
         let Some(client) = &self.client else { return Fate::Skip };
-        if client.serving.mode() == PoolMode::Statement
+        if client.serving.mode == PoolMode::Statement
             && self.backend.from_server.status() != TransactionStatus::Idle
         {
             let error = ClientError::fatal(
@@ -276,10 +276,10 @@ fn close_session_books<S: Socket>(
         backend.requests.forget_portals();
     }
     // The client still desires what was rolled back with the pipeline.
-    let wanted = ended.reverted.then(|| client.session.desired().clone());
+    let wanted = ended.reverted.then(|| client.session.desired.clone());
     if !client.is_session_mode()
         && !ended.reverted
-        && !backend.depend_alike(client.session.desired())
+        && !backend.depend_alike(&client.session.desired)
     {
         settings_changed(client, backend);
     }
@@ -288,17 +288,17 @@ fn close_session_books<S: Socket>(
         let reports = client.pending_session.as_mut().filter(|_| ended.own);
         due = reports.map_or_else(Vec::new, |extra| extra.unreported.take_reports());
         due.extend(settle_pending(client, backend, ended.own));
-    } else if *client.session.desired() != *backend.session.applied() {
-        client.session.want(backend.session.applied().clone());
+    } else if client.session.desired != backend.session.applied {
+        client.session.desired = backend.session.applied.clone();
     }
     if let Some(wanted) = wanted {
-        client.session.want(wanted);
-        if let Some(doubt) = backend.known.unverified_mut() {
+        client.session.desired = wanted;
+        if let Some(doubt) = backend.known.unverified.as_deref_mut() {
             doubt.reverted();
         }
     }
-    if client.serving.has_failed()
-        && let Some(doubt) = backend.known.unverified_mut()
+    if client.serving.failed
+        && let Some(doubt) = backend.known.unverified.as_deref_mut()
     {
         doubt.undone();
     }
@@ -310,14 +310,14 @@ fn close_session_books<S: Socket>(
 fn settings_changed<S: Socket>(client: &mut Client<S>, backend: &mut Backend<S>) {
     let ended = backend.requests.answered_pipeline() - 1;
     // It is not known which of its Parses came after the change: other clients get none of them.
-    backend.prepared.statements_mut().mark_stale_of(ended);
+    backend.prepared.statements.mark_stale_of(ended);
     let names = client.prepared.all_named_mut();
     let id = backend.id();
     for named in names.filter(|named| named.after_setter && named.prepared_in == Some((id, ended)))
     {
         let before = named.statement.clone();
         let session = &backend.session;
-        named.replace(backend.statement_of(&before.body, session.basis(), session.applied()));
+        named.replace(backend.statement_of(&before.body, session.own.basis, &session.applied));
     }
     backend.restate_unnamed_after(client, ended);
 }
@@ -326,7 +326,7 @@ impl<S: Socket> Client<S> {
     /// It is not known any more what a statement of the client's does, or who shares it.
     #[cold]
     pub(crate) fn resolve_again(&mut self, name: &[u8], backend: &Backend<S>) {
-        let named = self.prepared.statements_mut().and_then(|names| names.get_mut(name));
+        let named = self.prepared.statements.as_deref_mut().and_then(|names| names.get_mut(name));
         let Some(named) = named else { return };
         let before = named.statement.clone();
         // If clients with other custom settings have shared it, it may have another client's.
@@ -334,7 +334,7 @@ impl<S: Socket> Client<S> {
         for (name, _) in before.settings.iter().filter(|(name, _)| is_custom(name)) {
             settings.remove(name);
         }
-        for (name, value) in self.session.desired().iter().filter(|(name, _)| is_custom(name)) {
+        for (name, value) in self.session.desired.iter().filter(|(name, _)| is_custom(name)) {
             settings.set(name, value);
         }
         let settings = backend.pool.interner().share(settings.build());
@@ -346,16 +346,16 @@ impl<S: Socket> Client<S> {
     /// prepared.)
     pub(crate) fn run_under_own(&mut self, name: &[u8], backend: &Backend<S>) {
         let Self { prepared, session, .. } = self;
-        let named = prepared.statements_mut().and_then(|names| names.get_mut(name));
+        let named = prepared.statements.as_deref_mut().and_then(|names| names.get_mut(name));
         let Some(named) = named else { return };
-        if named.statement.basis != session.basis()
+        if named.statement.basis != session.basis
             || backend.from_server.status() == TransactionStatus::Failed
         {
             return;
         }
         let statement = named.statement.clone();
-        named.statement = backend.pool.statements.to_be_run_under(statement, session.desired());
-        named.fits_to(session.desired());
+        named.statement = backend.pool.statements.to_be_run_under(statement, &session.desired);
+        named.fits_to(&session.desired);
     }
 }
 
@@ -374,9 +374,9 @@ impl<S: Socket> Backend<S> {
     /// The effects of the text in the body of a Parse under these settings.
     pub(crate) fn effects_of_body(&self, body: &[u8], settings: &Settings) -> Effects {
         let text = text_of(body);
-        let options = self.session.reading().with(|name| settings.get(name));
+        let options = self.session.own.reading.with(|name| settings.get(name));
         let effects =
-            Effects::of_text(text, options, |name| self.session.parameters().get(name).is_some());
+            Effects::of_text(text, options, |name| self.session.own.parameters.get(name).is_some());
         self.with_functions(text, effects)
     }
 }
@@ -390,7 +390,7 @@ fn reports_due<S: Socket>(
     let mut due = Vec::new();
     // (The server itself has reported who the user is.)
     let settable =
-        backend.session.parameters().pairs.iter().filter(|(n, _)| !ServerParameters::is_fixed(n));
+        backend.session.own.parameters.pairs.iter().filter(|(n, _)| !ServerParameters::is_fixed(n));
     for (name, own) in settable {
         let now = desired.get(name).unwrap_or(own);
         if now != believed.get(name).unwrap_or(own) {
@@ -412,10 +412,10 @@ fn settle_pending<S: Socket>(
     let tells = resets || extra.unreported.is_changed();
     let told_before = extra.unreported.take_believed();
     let desired = client.settle_reset(backend);
-    let before = client.session.want(desired);
+    let before = std::mem::replace(&mut client.session.desired, desired);
     let believed = told_before.unwrap_or(before);
     let due =
-        if tells { reports_due(client.session.desired(), &believed, backend) } else { Vec::new() };
+        if tells { reports_due(&client.session.desired, &believed, backend) } else { Vec::new() };
     if !own && !due.is_empty() {
         // At the end of its own pipeline, as the server would report it.
         client.pending_session().unreported.change(believed, due);

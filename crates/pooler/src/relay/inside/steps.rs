@@ -2,6 +2,7 @@
 
 use crate::ids::Slot;
 use crate::parts::statements::shared::Unnamed;
+use crate::relay::client_info::ClientState;
 use crate::relay::host::Host;
 use crate::relay::inside::BackFromInside;
 use crate::relay::socket::{Socket, Token};
@@ -36,7 +37,7 @@ impl<S: Socket> Engine<S> {
             let Some(client) = self.clients.get_mut(slot) else { continue };
             let pool = self.pools[client.pool as usize].pool.clone();
             let Some(session) = client.to_inside(&pool) else { continue };
-            client.serving.go_inside();
+            client.serving.state = ClientState::Inside;
             client.times.begin(now);
             host.unwatch(&client.socket, self.id);
             host.go_inside(id, &client.socket, session);
@@ -56,7 +57,7 @@ impl<S: Socket> Engine<S> {
         if !client.serving.is_inside() {
             return;
         }
-        client.serving.come_back();
+        client.serving.state = ClientState::Idle;
         self.inside.come_back(slot);
         client.times.begin(now);
         let goodbye = self.inside.goodbyes.remove(&slot);
@@ -66,12 +67,12 @@ impl<S: Socket> Engine<S> {
         }
         match unnamed {
             None => {}
-            Some(body) if body.is_empty() => client.prepared.unnamed_mut().forget(),
+            Some(body) if body.is_empty() => client.prepared.unnamed = None,
             Some(body) => {
                 let pool = &self.pools[client.pool as usize].pool;
-                let settings = client.session.desired().clone();
+                let settings = client.session.desired.clone();
                 let unnamed = Unnamed::new(&body, settings, None, pool.schema_epoch_at(now));
-                client.prepared.unnamed_mut().set(unnamed);
+                client.prepared.unnamed = Some(unnamed);
             }
         }
         client.input.extend_from_slice(&input);

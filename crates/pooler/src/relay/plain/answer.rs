@@ -71,7 +71,7 @@ impl<S: Socket> Relay<'_, S> {
         if !self.has_plain_lane
             || self.client.is_none()
             || backend.is_in_mid_answer()
-            || backend.known.side_effects().has_start_values()
+            || backend.known.side_effects.has_start_values()
         {
             return None;
         }
@@ -84,7 +84,7 @@ impl<S: Socket> Relay<'_, S> {
         if let (Some(change), Some(client)) =
             (self.backend.requests.front_change(), &mut self.client)
         {
-            client.confirm(Some(change), self.backend.prepared.unnamed_mut());
+            client.confirm(Some(change), &mut self.backend.prepared.unnamed);
         }
         self.backend.requests.complete();
     }
@@ -121,7 +121,7 @@ impl<S: Socket> Relay<'_, S> {
     pub(crate) fn pass_plain_answer(&mut self) -> usize {
         let Some(owed) = self.owed_for_plain() else { return 0 };
         let Some(answer) = owed.read(self.bytes, self.message_bytes_max) else { return 0 };
-        self.backend.prepared.forget_replay();
+        self.backend.prepared.replay.forget();
         let description = &self.bytes[answer.description];
         match self.backend.requests.complete_plain() {
             Ok(Some(Change::Describes(seen))) => {

@@ -538,11 +538,11 @@ impl World {
         for engine in &self.engines {
             assert_eq!(engine.forgets_a_message(), None, "idle, and its next message is there");
             for (slot, client) in engine.clients.iter() {
-                waiting += u32::from(client.serving.state() == ClientState::Waiting);
-                assert_eq!(client.backend.is_some(), client.serving.state() == ClientState::Active);
+                waiting += u32::from(client.serving.state == ClientState::Waiting);
+                assert_eq!(client.backend.is_some(), client.serving.state == ClientState::Active);
                 let Some(backend) = &client.backend else { continue };
                 lent += 1;
-                parked += u32::from(backend.lending.is_parked());
+                parked += u32::from(backend.lending.parked);
                 let resident =
                     engine.resident.get(backend.place()).expect("a lent one is resident");
                 assert!(matches!(resident.holder, Holder::Client(holder) if holder == slot));
@@ -551,7 +551,7 @@ impl World {
             for (_, resident) in engine.resident.iter() {
                 if let Holder::Engine(backend) = &resident.holder {
                     lent += 1;
-                    parked += u32::from(backend.lending.is_parked());
+                    parked += u32::from(backend.lending.parked);
                 }
             }
         }
@@ -663,8 +663,10 @@ impl World {
 
     /// The names that a client of loop 0 has given.
     pub(super) fn names_of(&self, slot: crate::ids::Slot) -> Vec<Vec<u8>> {
-        let names =
-            self.engines[0].clients.get(slot).and_then(|client| client.prepared.statements());
+        let names = self.engines[0]
+            .clients
+            .get(slot)
+            .and_then(|client| client.prepared.statements.as_deref());
         let names = names.into_iter().flat_map(|names| names.names().pairs());
         names.map(|(name, _)| name.to_vec()).collect()
     }

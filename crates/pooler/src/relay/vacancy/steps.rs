@@ -17,7 +17,7 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
         let Some(database) = &unusual.vacates else { return Ok(()) };
         match self.client.pending_session().vacancy.take() {
             Some(Vacancy::Given(kept)) => {
-                self.backend.lending.hold_vacancy(kept);
+                self.backend.lending.vacancy = Some(kept);
                 self.client.settle();
                 return Ok(());
             }
@@ -29,7 +29,7 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
             None => self.client.pending_session().vacancy = Some(Vacancy::Wanted(database.clone())),
             under_way => self.client.pending_session().vacancy = under_way,
         }
-        self.backend.prepared.forget_replay(); // it has the message already, which is processed again
+        self.backend.prepared.replay.forget(); // it has the message already, which is processed again
         self.wait()
     }
 
@@ -68,7 +68,7 @@ impl<S: Socket> Engine<S> {
         let Some(extra) = &mut client.pending_session else { return };
         if matches!(extra.vacancy, Some(Vacancy::Asked)) {
             extra.vacancy = Some(Vacancy::Given(kept));
-            client.serving.release();
+            client.serving.held = false;
             self.resume_later(id.slot);
         }
     }

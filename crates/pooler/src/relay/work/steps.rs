@@ -16,7 +16,7 @@ impl<S: Socket> Client<S> {
     fn can_resume(&self) -> bool {
         (self.at_socket.unread.is_any() || !self.input.is_empty())
             && !matches!(
-                self.serving.state(),
+                self.serving.state,
                 ClientState::Waiting | ClientState::Closing | ClientState::Inside
             )
     }
@@ -100,7 +100,7 @@ impl<S: Socket> Engine<S> {
         self.resume_client(host, slot, now);
         // It may have got its backend for a message that has not come.
         if let Some(client) = self.clients.get(slot)
-            && !client.serving.is_held()
+            && !client.serving.held
             && client.input.is_empty()
             && !client.holds_ready()
         {

@@ -67,73 +67,18 @@ pub enum OneOrAll {
     All,
 }
 
-/// What DISCARD discards.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Discard {
-    /// The whole session state.
-    All,
-    /// Cached plans.
-    Plans,
-    /// What `currval` and `lastval` answer.
-    Sequences,
-    /// Temporary tables and what else lies in their schema.
-    Temporary,
-}
-
-/// Objects whose creation, change or drop may change what a new session starts with.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Shared {
-    /// ROLE, USER, GROUP.
-    Role,
-    /// DATABASE.
-    Database,
-    /// ALTER SYSTEM.
-    System,
-}
-
 /// What a statement does, as far as sessions are concerned.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Verb {
-    /// SELECT, VALUES, TABLE, or a parenthesis.
-    Select,
-    /// INSERT.
-    Insert,
-    /// UPDATE.
-    Update,
-    /// DELETE.
-    Delete,
-    /// MERGE.
-    Merge,
-    /// WITH and any of the above.
-    With,
-    /// EXPLAIN of anything.
-    Explain,
-    /// COPY.
-    Copy,
     /// DO.
     Do,
     /// CALL.
     Call,
-    /// BEGIN, START TRANSACTION.
-    Begin,
-    /// COMMIT, END.
-    Commit {
+    /// COMMIT, END, ROLLBACK, ABORT.
+    End {
         /// AND CHAIN.
         chain: bool,
     },
-    /// ROLLBACK, ABORT.
-    Rollback {
-        /// AND CHAIN.
-        chain: bool,
-    },
-    /// ROLLBACK TO SAVEPOINT.
-    RollbackTo(Name),
-    /// SAVEPOINT.
-    Savepoint(Name),
-    /// RELEASE SAVEPOINT.
-    Release(Name),
-    /// PREPARE TRANSACTION.
-    PrepareTransaction,
     /// COMMIT PREPARED, ROLLBACK PREPARED.
     FinishPrepared,
     /// SET of a setting, in all its spellings: `SET TIME ZONE` is `timezone`, `SET NAMES`
@@ -147,8 +92,6 @@ pub enum Verb {
         /// To what.
         value: SetValue,
     },
-    /// SET TRANSACTION, with SNAPSHOT or not, and SET CONSTRAINTS: ends with the transaction.
-    SetTransaction,
     /// SET SESSION CHARACTERISTICS AS TRANSACTION: sets `default_transaction_...`.
     SetSessionCharacteristics {
         /// SET LOCAL SESSION CHARACTERISTICS.
@@ -158,8 +101,10 @@ pub enum Verb {
     Reset(Name),
     /// RESET ALL.
     ResetAll,
-    /// DISCARD.
-    Discard(Discard),
+    /// DISCARD ALL.
+    DiscardAll,
+    /// DISCARD TEMP.
+    DiscardTemporary,
     /// PREPARE.
     Prepare(Name),
     /// EXECUTE.
@@ -171,27 +116,23 @@ pub enum Verb {
     /// UNLISTEN.
     Unlisten(OneOrAll),
     /// NOTIFY.
-    Notify(Name),
-    /// DECLARE CURSOR.
-    Declare {
-        /// The cursor.
-        name: Name,
-        /// WITH HOLD.
-        hold: bool,
-    },
+    Notify,
+    /// DECLARE CURSOR WITH HOLD.
+    DeclareHeld,
     /// CLOSE.
-    Close(OneOrAll),
+    Close,
     /// LOAD.
     Load,
-    /// CREATE, ALTER, DROP of what new sessions start with.
-    Shared(Shared),
+    /// CREATE, ALTER, DROP of what may change what new sessions start with: roles, databases, the
+    /// system.
+    Shared,
     /// The same of a database, by a statement that allows no other connection to it (DROP, CREATE
     /// of a copy, ALTER ... RENAME, ALTER ... SET TABLESPACE: `CountOtherDBBackends`,
     /// dbcommands.c).
     Vacate(Name),
     /// Any other change of objects, permissions or comments.
     Ddl,
-    /// Anything else (SHOW, FETCH, ...), also what the server does not know.
+    /// Anything else (SELECT, SAVEPOINT, ...), also what the server does not know.
     Other,
 }
 
@@ -213,7 +154,7 @@ impl Verb {
             Verb::SetSessionCharacteristics { local: false } => Some(Part::Setting),
             Verb::Prepare(_) => Some(Part::SqlStatement),
             Verb::Listen(_) => Some(Part::Listen),
-            Verb::Declare { hold: true, .. } => Some(Part::HeldCursor),
+            Verb::DeclareHeld => Some(Part::HeldCursor),
             Verb::Load => Some(Part::LoadedLibrary),
             _ => None,
         };
@@ -230,36 +171,22 @@ impl Verb {
             | Verb::SetSessionCharacteristics { .. }
             | Verb::Reset(_)
             | Verb::ResetAll
-            | Verb::Discard(_)
+            | Verb::DiscardAll
             | Verb::Deallocate(_)
             | Verb::Listen(_)
             | Verb::Unlisten(_)
-            | Verb::Shared(_)
+            | Verb::Shared
             | Verb::Vacate(_) => true,
-            Verb::Select
-            | Verb::Insert
-            | Verb::Update
-            | Verb::Delete
-            | Verb::Merge
-            | Verb::With
-            | Verb::Explain
-            | Verb::Copy
-            | Verb::Do
+            Verb::Do
             | Verb::Call
-            | Verb::Begin
-            | Verb::Commit { .. }
-            | Verb::Rollback { .. }
-            | Verb::RollbackTo(_)
-            | Verb::Savepoint(_)
-            | Verb::Release(_)
-            | Verb::PrepareTransaction
+            | Verb::End { .. }
             | Verb::FinishPrepared
-            | Verb::SetTransaction
+            | Verb::DiscardTemporary
             | Verb::Prepare(_)
             | Verb::Execute(_)
-            | Verb::Notify(_)
-            | Verb::Declare { .. }
-            | Verb::Close(_)
+            | Verb::Notify
+            | Verb::DeclareHeld
+            | Verb::Close
             | Verb::Load
             | Verb::Ddl
             | Verb::Other => false,
@@ -271,10 +198,10 @@ impl Verb {
         const MADE_BY_SQL: PartSet = PartSet::of(&[Part::SqlStatement]);
         match self {
             // A DROP, of whatever kind.
-            Verb::Ddl | Verb::Discard(Discard::Temporary) => PartSet::of(&[Part::TemporaryObject]),
-            Verb::Close(_) => PartSet::of(&[Part::HeldCursor]),
+            Verb::Ddl | Verb::DiscardTemporary => PartSet::of(&[Part::TemporaryObject]),
+            Verb::Close => PartSet::of(&[Part::HeldCursor]),
             Verb::Deallocate(_) => MADE_BY_SQL,
-            Verb::Do | Verb::Call | Verb::Discard(Discard::All) => ASKED,
+            Verb::Do | Verb::Call | Verb::DiscardAll => ASKED,
             Verb::Execute(_) => ASKED.minus(MADE_BY_SQL),
             _ => PartSet::EMPTY,
         }
@@ -388,11 +315,6 @@ impl Head {
         let i = self.after_work();
         self.is(i, "and") && self.is(i + 1, "chain")
     }
-
-    /// The name at `i`, or after an optional word at `i`, which may itself be the name.
-    fn name_after(&self, optional: &str, i: usize) -> Option<Name> {
-        self.name(if self.is(i, optional) && !self.ends(i + 1) { i + 1 } else { i })
-    }
 }
 
 /// Whether the tokens after this first word must be kept.
@@ -401,22 +323,17 @@ pub(super) fn needs_head(first: Word) -> bool {
         first,
         Word::Abort
             | Word::Alter
-            | Word::Close
             | Word::Commit
             | Word::Create
             | Word::Deallocate
-            | Word::Declare
             | Word::Discard
             | Word::Drop
             | Word::End
             | Word::Execute
             | Word::Listen
-            | Word::Notify
             | Word::Prepare
-            | Word::Release
             | Word::Reset
             | Word::Rollback
-            | Word::Savepoint
             | Word::Set
             | Word::Unlisten
     )
@@ -425,45 +342,27 @@ pub(super) fn needs_head(first: Word) -> bool {
 /// The verb of a statement that ends at `end`, or `None` if its head does not match the grammar.
 pub(super) fn read(first: Word, head: &Head, hold: bool, end: usize) -> Option<Verb> {
     Some(match first {
-        Word::Select | Word::Rows => Verb::Select,
-        Word::Insert => Verb::Insert,
-        Word::Update => Verb::Update,
-        Word::Delete => Verb::Delete,
-        Word::Merge => Verb::Merge,
-        Word::With => Verb::With,
-        Word::Explain => Verb::Explain,
-        Word::Copy => Verb::Copy,
         Word::Do => Verb::Do,
         Word::Call => Verb::Call,
-        Word::Begin | Word::Start => Verb::Begin,
         Word::Commit | Word::End | Word::Rollback | Word::Abort if head.is(0, "prepared") => {
             Verb::FinishPrepared
         }
-        Word::Commit | Word::End => Verb::Commit { chain: head.chain() },
-        Word::Rollback | Word::Abort => {
-            let i = head.after_work();
-            if head.is(i, "to") {
-                Verb::RollbackTo(head.name_after("savepoint", i + 1)?)
-            } else {
-                Verb::Rollback { chain: head.chain() }
-            }
-        }
-        Word::Savepoint => Verb::Savepoint(head.name(0)?),
-        Word::Release => Verb::Release(head.name_after("savepoint", 0)?),
+        Word::Commit | Word::End => Verb::End { chain: head.chain() },
+        Word::Rollback | Word::Abort if head.is(head.after_work(), "to") => Verb::Other,
+        Word::Rollback | Word::Abort => Verb::End { chain: head.chain() },
         Word::Set => read_set(head, end)?,
         Word::Reset => read_reset(head)?,
-        Word::Discard => Verb::Discard(match head.kind(0)? {
+        Word::Discard => match head.kind(0)? {
             Kind::Word => match head.text(0) {
-                b"all" => Discard::All,
-                b"plans" => Discard::Plans,
-                b"sequences" => Discard::Sequences,
-                b"temp" | b"temporary" => Discard::Temporary,
+                b"all" => Verb::DiscardAll,
+                b"temp" | b"temporary" => Verb::DiscardTemporary,
+                b"plans" | b"sequences" => Verb::Other,
                 _ => return None,
             },
             _ => return None,
-        }),
+        },
         Word::Prepare if head.is(0, "transaction") && head.kind(1) == Some(Kind::String) => {
-            Verb::PrepareTransaction
+            Verb::Other
         }
         Word::Prepare => Verb::Prepare(head.name(0)?),
         Word::Execute => Verb::Execute(head.name(0)?),
@@ -473,12 +372,12 @@ pub(super) fn read(first: Word, head: &Head, hold: bool, end: usize) -> Option<V
         }
         Word::Listen => Verb::Listen(head.name(0)?),
         Word::Unlisten => Verb::Unlisten(head.one_or_all(0)?),
-        Word::Notify => Verb::Notify(head.name(0)?),
-        Word::Declare => Verb::Declare { name: head.name(0)?, hold },
-        Word::Close => Verb::Close(head.one_or_all(0)?),
+        Word::Notify => Verb::Notify,
+        Word::Declare if hold => Verb::DeclareHeld,
+        Word::Close => Verb::Close,
         Word::Load => Verb::Load,
         Word::Create | Word::Alter | Word::Drop if head.is(0, "database") => {
-            vacated(first, head).map_or(Verb::Shared(Shared::Database), Verb::Vacate)
+            vacated(first, head).map_or(Verb::Shared, Verb::Vacate)
         }
         Word::Create | Word::Alter | Word::Drop => read_ddl(head),
         Word::OtherDdl | Word::Import => Verb::Ddl,
@@ -492,8 +391,7 @@ fn read_ddl(head: &Head) -> Verb {
     }
     match head.text(0) {
         b"user" if head.is(1, "mapping") => Verb::Ddl,
-        b"role" | b"user" | b"group" => Verb::Shared(Shared::Role),
-        b"system" => Verb::Shared(Shared::System),
+        b"role" | b"user" | b"group" | b"system" => Verb::Shared,
         _ => Verb::Ddl,
     }
 }
@@ -577,7 +475,7 @@ fn read_set(head: &Head, end: usize) -> Option<Verb> {
     }
     if !assigns(i + 1) && !head.is(i + 1, "from") && head.kind(i) == Some(Kind::Word) {
         match head.text(i) {
-            b"transaction" | b"constraints" => return Some(Verb::SetTransaction),
+            b"transaction" | b"constraints" => return Some(Verb::Other),
             b"time" if head.is(i + 1, "zone") => {
                 return set("timezone", i + 2, &["default", "local"]);
             }

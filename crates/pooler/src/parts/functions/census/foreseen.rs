@@ -14,10 +14,10 @@
 
 use std::sync::Arc;
 
-use crate::parts::functions::census::tokens::{Token, Tokens};
 use crate::parts::functions::census::{
     ANY_TEXT, Census, Function, Language, PlanReads, Reach, Reader, Word, effects_of, key, lower,
 };
+use crate::session::calls::{Kind, Tokens};
 
 /// The name of the created object follows these words.
 const NAMED: [&[u8]; 11] = [
@@ -70,8 +70,7 @@ impl Made {
     /// What a text makes by itself, or by a block in it.
     fn read_all(text: &[u8]) -> Self {
         let mut made = Self::read(text);
-        if matches!(Tokens(text).next(), Some(Token::Word(word)) if word.eq_ignore_ascii_case(b"do"))
-        {
+        if Tokens::lenient(text).first().is_some_and(|first| first.is_word(&["do"])) {
             made.read_within(text, BLOCKS_WITHIN);
         }
         made
@@ -79,9 +78,8 @@ impl Made {
 
     /// Adds what the strings of a text make.
     fn read_within(&mut self, text: &[u8], depth: u8) {
-        for token in Tokens(text) {
-            let Token::Literal(literal) = token else { continue };
-            let within = literal.value();
+        for token in Tokens::lenient(text) {
+            let Kind::String(within) = token.kind else { continue };
             let mut more = Self::read(&within);
             self.names.append(&mut more.names);
             self.sources.append(&mut more.sources);
@@ -96,24 +94,23 @@ impl Made {
 
     fn read(text: &[u8]) -> Self {
         let mut made = Self::default();
-        let mut tokens = Tokens(text).peekable();
+        let mut tokens = Tokens::lenient(text).into_iter().map(|token| token.kind).peekable();
         let (mut names_next, mut on_names, mut language_next) = (false, false, false);
         let mut previous = Word::default();
         while let Some(token) = tokens.next() {
             let (word, quoted) = match token {
-                Token::Literal(literal) => {
-                    if std::mem::take(&mut language_next) {
-                        made.language = Some(lower(literal.written));
-                        continue;
+                Kind::String(value) => {
+                    match std::mem::take(&mut language_next) {
+                        true => made.language = Some(lower(&value)),
+                        false => made.sources.push(value.into()),
                     }
-                    made.sources.push(literal.value().into());
                     continue;
                 }
-                Token::Other(_) => continue,
-                Token::Word(word) => (word, false),
-                Token::Name(name) => (name, true),
+                Kind::Symbol(_) | Kind::Semicolon => continue,
+                Kind::Word(word) => (word, false),
+                Kind::Quoted(name) => (name, true),
             };
-            let small = lower(word);
+            let small = lower(&word);
             let is = |words: &[&[u8]]| !quoted && words.contains(&&*small);
             let by_two = !quoted && NAMED_BY_TWO.contains(&[&*previous, &*small]);
             if !quoted && CALLED_BY_ANY.contains(&[&*previous, &*small]) {
@@ -125,14 +122,13 @@ impl Made {
             } else if names_next && !is(&BEFORE_NAMES) {
                 names_next = false;
                 let mut name = word;
-                while let Some(Token::Other(b'.')) = tokens.peek() {
-                    tokens.next();
+                while tokens.next_if_eq(&Kind::Symbol(b'.')).is_some() {
                     match tokens.next() {
-                        Some(Token::Word(part) | Token::Name(part)) => name = part,
+                        Some(Kind::Word(part) | Kind::Quoted(part)) => name = part,
                         _ => break,
                     }
                 }
-                made.names.push(key(name));
+                made.names.push(key(&name));
             } else if is(&NAMED) || by_two {
                 names_next = true;
             } else if is(&OF_A_TABLE) {

@@ -21,14 +21,14 @@ impl<S: Socket> Backend<S> {
             return;
         }
         let roles: [&[u8]; 2] = [b"role", b"session_authorization"];
-        if roles.iter().any(|name| self.session.applied().get(name).is_some()) {
+        if roles.iter().any(|name| self.session.applied.get(name).is_some()) {
             // The call ends them; but if it fails, because the function is gone, they would stay.
             self.inject_query(RESET_ROLES, out);
-            let mut applied = SettingsBuilder::from(self.session.applied());
+            let mut applied = SettingsBuilder::from(&self.session.applied);
             for name in roles {
                 applied.remove(name);
             }
-            self.session.apply(self.pool.interner().share(applied.build()));
+            self.session.applied = self.pool.interner().share(applied.build());
         }
         if let Some(identity) = self.owner.client_identity_mut()
             && let Some(process) = identity.due.take()

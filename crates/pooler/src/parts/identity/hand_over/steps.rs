@@ -95,14 +95,14 @@ impl<S: Socket> Backend<S> {
             ahead.append(&mut out);
             out = ahead;
             let mut left = SettingsBuilder::new();
-            for (name, value) in self.session.applied().iter() {
+            for (name, value) in self.session.applied.iter() {
                 if is_custom(name) {
                     left.set(name, b""); // the name itself stays
                 } else if matches!(name, b"role" | b"session_authorization") {
                     left.set(name, value);
                 }
             }
-            self.session.apply(left.build());
+            self.session.applied = left.build();
         }
         self.request(Request::HandOver);
         self.send(&out)?;
@@ -176,7 +176,7 @@ impl<S: Socket> Backend<S> {
             return Err(ODD);
         }
         (hand_over.user, hand_over.client) = (under_way.user, Some(under_way.client));
-        let mut parameters = self.session.parameters().clone();
+        let mut parameters = self.session.own.parameters.clone();
         for (name, value) in &under_way.reported {
             if !ServerParameters::is_fixed(name) && parameters.get(name) != Some(&**value) {
                 Arc::make_mut(&mut parameters).set(name, value);
@@ -184,12 +184,12 @@ impl<S: Socket> Backend<S> {
         }
         self.take_parameters(parameters);
         // SET ROLE and SET SESSION AUTHORIZATION end with it.
-        let mut applied = SettingsBuilder::from(self.session.applied());
+        let mut applied = SettingsBuilder::from(&self.session.applied);
         applied.remove(b"role");
         applied.remove(b"session_authorization");
-        self.session.apply(self.pool.interner().share(applied.build()));
+        self.session.applied = self.pool.interner().share(applied.build());
         self.begin_reports();
-        if self.session.basis() == Basis::UNKNOWN {
+        if self.session.own.basis == Basis::UNKNOWN {
             return Ok(Err(too_many_users()));
         }
         Ok(Ok(()))
@@ -199,7 +199,7 @@ impl<S: Socket> Backend<S> {
     /// `sent`: what the client has already got.
     fn greet_as_own(&self, client: &Client<S>, out: &mut Vec<u8>, sent: &[Parameter]) {
         let hand_over = self.owner.hand_over();
-        for (name, own) in &self.session.parameters().pairs {
+        for (name, own) in &self.session.own.parameters.pairs {
             let said = hand_over.and_then(|hand_over| match &**name {
                 b"session_authorization" => Some(&*hand_over.authorization),
                 b"is_superuser" => Some(&*hand_over.is_superuser),
@@ -234,15 +234,15 @@ impl<S: Socket> Client<S> {
     /// it has not asked for have its user's values. Returns what the client is due if it has been
     /// greeted already.
     fn begin_on(&mut self, backend: &Backend<S>) -> Vec<u8> {
-        self.session.set_basis(backend.session.basis());
+        self.session.basis = backend.session.own.basis;
         let mut start = SettingsBuilder::from(&self.record.start);
-        for (name, own) in backend.session.parameters().settable() {
+        for (name, own) in backend.session.own.parameters.settable() {
             if self.record.start.get(name) == Some(own) {
                 start.remove(name);
             }
         }
         self.record.start = backend.pool.interner().share(start.build());
-        self.session.want(self.record.start.clone());
+        self.session.desired = self.record.start.clone();
         let mut said = Vec::with_capacity(512);
         let sent = self.pending_session.as_mut().and_then(|extra| extra.reported_early.take());
         backend.greet_as_own(self, &mut said, sent.as_deref().unwrap_or_default());
@@ -298,7 +298,7 @@ impl<S: Socket> Engine<S> {
         }
         let under_way =
             backend.hand_over_to(id, process, &client.record.about, client.socket.mptcp())?;
-        client.serving.hold_if(under_way);
+        client.serving.held = under_way;
         Ok(under_way)
     }
 
@@ -307,7 +307,7 @@ impl<S: Socket> Engine<S> {
     pub(crate) fn introduce<H: Host<S>>(&mut self, host: &mut H, slot: Slot, now: Time) -> bool {
         let Some(client) = self.clients.get(slot) else { return false };
         let shared = self.pool_of(client).pool.is_shared_by_users();
-        if !shared || !client.is_to_be_greeted() || client.serving.is_exclusive() {
+        if !shared || !client.is_to_be_greeted() || client.serving.exclusive {
             return false;
         }
         match self.hand_over(slot) {
@@ -324,7 +324,7 @@ impl<S: Socket> Engine<S> {
     /// session mode the greeting has the server's own process id.)
     pub(crate) fn may_be_greeted_early(&self, client: &Client<S>) -> bool {
         client.is_to_be_greeted()
-            && client.serving.mode() != PoolMode::Session
+            && client.serving.mode != PoolMode::Session
             && self.pool_of(client).pool.is_shared_by_users()
             && self.probable_values(client).is_some()
     }
@@ -370,7 +370,7 @@ impl<S: Socket> Engine<S> {
         let process = self.process_of(slot);
         let Some(client) = self.clients.get_mut(slot) else { return };
         let Some(backend) = client.backend.take() else { return };
-        client.serving.release();
+        client.serving.held = false;
         let begins = client.is_to_be_greeted();
         let mut said = Vec::new();
         if begins || client.has_no_session_yet() {
@@ -378,7 +378,7 @@ impl<S: Socket> Engine<S> {
         }
         client.begin_with(&backend);
         client.backend = Some(backend);
-        let mode = client.serving.mode();
+        let mode = client.serving.mode;
         match mode {
             _ if !begins => self.say(host, slot, &said, now), // before its first answer
             PoolMode::Session => self.greet_late(host, slot, now),
@@ -388,7 +388,7 @@ impl<S: Socket> Engine<S> {
             self.rearm(slot, now);
         }
         if !self.resume_later(slot) {
-            if self.clients.get(slot).is_some_and(|client| !client.serving.is_held()) {
+            if self.clients.get(slot).is_some_and(|client| !client.serving.held) {
                 self.give_back_if_unused(host, slot, now);
             }
             self.drain_if_idle(host, slot, now);

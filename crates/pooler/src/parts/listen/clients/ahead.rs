@@ -52,12 +52,12 @@ impl<S: Socket> Client<S> {
         let Some(named) = &unusual.named_channels else { return false };
         let keeps = [Part::Listen, Part::UnnamedStatement, Part::ProtocolStatement]
             .iter()
-            .any(|part| self.session.pins().contains(*part));
+            .any(|part| self.session.pins.contains(*part));
         let unanswered = backend.requests.owes_client_ready();
-        if keeps || unanswered || self.session.desired().get(b"client_encoding").is_some() {
+        if keeps || unanswered || self.session.desired.get(b"client_encoding").is_some() {
             return false;
         }
-        let is_utf8 = |name: &[u8]| backend.session.parameters().get(name) == Some(b"UTF8");
+        let is_utf8 = |name: &[u8]| backend.session.own.parameters.get(name) == Some(b"UTF8");
         let utf8 = is_utf8(b"client_encoding") && is_utf8(b"server_encoding");
         let Some(listening) = self.listening().filter(|l| !l.channels.is_empty()) else {
             return false;
@@ -71,7 +71,7 @@ impl<S: Socket> Client<S> {
             return false;
         }
         ahead.wanted = wanted;
-        self.serving.hold();
+        self.serving.held = true;
         true
     }
 }
@@ -110,7 +110,7 @@ impl<S: Socket> Engine<S> {
         now: Time,
     ) {
         let Some(client) = self.clients.get_mut(slot) else { return };
-        client.serving.release();
+        client.serving.held = false;
         let Some(listening) = client.listening() else { return };
         listening.stage = Stage::AtRest;
         listening.before_message = Before::Come;

@@ -29,8 +29,7 @@ impl<S: Socket> Client<S> {
 
     /// Whether the end of its transaction is to be held back.
     pub(crate) fn holds_ready(&self) -> bool {
-        let listening = self.pending_session.as_ref().and_then(|extra| extra.listening.as_ref());
-        listening.is_some_and(|listening| !listening.is_nothing())
+        self.listening_ref().is_some_and(|listening| !listening.is_nothing())
     }
 }
 
@@ -38,7 +37,7 @@ impl<S: Socket> Engine<S> {
     /// Gives a client the answer that was held back, and what has waited.
     pub(super) fn release_answer<H: Host<S>>(&mut self, host: &mut H, slot: Slot, now: Time) {
         let Some(client) = self.clients.get_mut(slot) else { return };
-        client.serving.release();
+        client.serving.held = false;
         let Some(listening) = client.listening() else { return };
         let answers = listening.stage != Stage::Cleaning;
         listening.stage = Stage::AtRest;
@@ -68,7 +67,7 @@ impl<S: Socket> Engine<S> {
         client.settle();
         let mut lost = false;
         if let Some(mut backend) = client.backend.take() {
-            backend.lending.rests(now);
+            backend.lending.since = now;
             let done = match backend.is_at_rest() {
                 true => client.can_give_back(&mut backend),
                 false => Ok(false),

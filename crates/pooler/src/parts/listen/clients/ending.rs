@@ -65,12 +65,12 @@ impl<S: Socket> Engine<S> {
     /// Finds out what has become of the client's channels; its answer is held back.
     fn settle_channels<H: Host<S>>(&mut self, host: &mut H, slot: Slot, now: Time) {
         let Some(client) = self.clients.get_mut(slot) else { return };
-        let cancelled = client.backend.as_ref().is_some_and(|b| b.lending.cancels_in_flight() > 0);
-        let keeps_natively = client.session.pins().contains(Part::Listen);
+        let cancelled = client.backend.as_ref().is_some_and(|b| b.lending.cancels_in_flight > 0);
+        let keeps_natively = client.session.pins.contains(Part::Listen);
         // Only the server knows its statements, and a query of Hawser's would remove the unnamed
         // one.
-        let by_name = client.session.pins().contains(Part::UnnamedStatement)
-            || client.session.pins().contains(Part::ProtocolStatement);
+        let by_name = client.session.pins.contains(Part::UnnamedStatement)
+            || client.session.pins.contains(Part::ProtocolStatement);
         let Some(listening) = client.listening() else { return };
         if listening.is_unchanged() && listening.channels.is_empty() {
             self.release_answer(host, slot, now);
@@ -78,7 +78,7 @@ impl<S: Socket> Engine<S> {
         }
         if cancelled {
             listening.stage = Stage::AfterCancel;
-            client.serving.hold();
+            client.serving.held = true;
             return;
         }
         listening.stage = Stage::AtRest;
@@ -119,23 +119,19 @@ impl<S: Socket> Engine<S> {
             false => self.change_channels(slot, &after),
         };
         let Some(client) = self.clients.get_mut(slot) else { return };
-        let pool = client.pool;
         if asks {
-            client.serving.hold();
+            client.serving.held = true;
             if let Some(listening) = client.listening() {
                 listening.stage = Stage::Asking;
                 listening.on_backend.clear();
             }
-            let pool = self.pools[pool as usize].pool.clone();
-            self.ask_hub(host, &pool, ask);
+            self.ask_hub(host, slot, ask);
             self.send_made(slot, &[CHANNELS_QUERY]);
         } else if leaves_shown {
-            let pool = self.pools[pool as usize].pool.clone();
-            self.ask_hub(host, &pool, ask);
+            self.ask_hub(host, slot, ask);
             self.leave(slot, &[UNLISTEN_ALL], true);
         } else if after.is_empty() {
-            let pool = self.pools[pool as usize].pool.clone();
-            self.ask_hub(host, &pool, ask);
+            self.ask_hub(host, slot, ask);
             self.release_answer(host, slot, now);
         } else {
             self.fence(host, slot, ask);
@@ -146,7 +142,6 @@ impl<S: Socket> Engine<S> {
     /// may be answered without a server. From now on it listens on nothing.
     pub(crate) fn leave_discarded<H: Host<S>>(&mut self, host: &mut H, slot: Slot) {
         let Some(client) = self.clients.get_mut(slot) else { return };
-        let pool = client.pool;
         let Some(listening) = client.listening() else { return };
         if listening.left.is_empty() || !listening.pending.is_empty() {
             return; // what it has listened on since is settled at its own end
@@ -156,8 +151,7 @@ impl<S: Socket> Engine<S> {
             after.remove(&left);
         }
         let ask = self.change_channels(slot, &after);
-        let pool = self.pools[pool as usize].pool.clone();
-        self.ask_hub(host, &pool, ask);
+        self.ask_hub(host, slot, ask);
         let Some(client) = self.clients.get_mut(slot) else { return };
         if let Some(extra) = &mut client.pending_session
             && extra.listening.as_ref().is_some_and(|listening| listening.is_nothing())
@@ -290,8 +284,8 @@ impl<S: Socket> Engine<S> {
     /// A client's backend has reported what it listens on.
     pub(super) fn channels_known<H: Host<S>>(&mut self, host: &mut H, slot: Slot, now: Time) {
         let Some(client) = self.clients.get_mut(slot) else { return };
-        let other_encoding = client.session.desired().get(b"client_encoding").is_some();
-        let keeps_natively = client.session.pins().contains(Part::Listen);
+        let other_encoding = client.session.desired.get(b"client_encoding").is_some();
+        let keeps_natively = client.session.pins.contains(Part::Listen);
         let Some(listening) = client.listening() else { return };
         let pending = std::mem::take(&mut listening.pending);
         let on_backend = std::mem::take(&mut listening.on_backend);
@@ -305,13 +299,11 @@ impl<S: Socket> Engine<S> {
         if joined.is_empty() {
             listening.backend_received.clear();
             let ask = self.change_channels(slot, &after);
-            let Some(client) = self.clients.get_mut(slot) else { return };
-            let pool = self.pools[client.pool as usize].pool.clone();
             if on_backend.is_empty() && !after.is_empty() {
                 self.wait_for_hub(host, slot, Stage::Fencing, ask);
                 return;
             }
-            self.ask_hub(host, &pool, ask);
+            self.ask_hub(host, slot, ask);
             if on_backend.is_empty() {
                 self.release_answer(host, slot, now);
                 return;
@@ -334,9 +326,8 @@ impl<S: Socket> Engine<S> {
         };
         let Some(client) = self.clients.get_mut(slot) else { return };
         let elsewhere = client.is_on_another_server(&marker);
-        let pool = self.pools[client.pool as usize].pool.clone();
         let Some(ticket) = client.next_ticket(slot) else { return };
-        self.ask_hub(host, &pool, ask);
+        self.ask_hub(host, slot, ask);
         match elsewhere {
             true => self.keep_joining(host, slot, now),
             false => self.mark_and_leave(ticket, &marker.channel),
@@ -353,9 +344,7 @@ impl<S: Socket> Engine<S> {
         on_backend: &[Box<[u8]>],
     ) {
         let ask = self.change_channels(slot, after);
-        let Some(client) = self.clients.get(slot) else { return };
-        let pool = self.pools[client.pool as usize].pool.clone();
-        self.ask_hub(host, &pool, ask);
+        self.ask_hub(host, slot, ask);
         let mut text = Vec::new();
         for mark in on_backend.iter().filter(|channel| is_mark(channel)) {
             text.extend_from_slice(b"UNLISTEN ");
@@ -377,7 +366,7 @@ impl<S: Socket> Engine<S> {
 
     pub(super) fn leave(&mut self, slot: Slot, texts: &[&[u8]], marked: bool) {
         let Some(client) = self.clients.get_mut(slot) else { return };
-        client.serving.hold();
+        client.serving.held = true;
         if let Some(listening) = client.listening() {
             listening.stage = Stage::Leaving { answered: false, marked };
             listening.shown &= texts.last() != Some(&UNLISTEN_ALL);
@@ -395,13 +384,11 @@ impl<S: Socket> Engine<S> {
         now: Time,
     ) {
         let ask = self.change_channels(slot, after);
-        let Some(client) = self.clients.get(slot) else { return };
-        let pool = self.pools[client.pool as usize].pool.clone();
-        self.ask_hub(host, &pool, ask);
+        self.ask_hub(host, slot, ask);
         let process = self.process_of(slot);
         let Some(client) = self.clients.get_mut(slot) else { return };
         let own = client.backend.as_ref().map_or(0, |backend| backend.process());
-        client.session.pin(Part::Listen);
+        client.session.pins.insert(Part::Listen);
         if let Some(listening) = client.listening() {
             listening.joining.clear();
             listening.joining_ahead = false;

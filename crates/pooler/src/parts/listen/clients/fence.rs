@@ -20,6 +20,7 @@ use crate::ids::Slot;
 use crate::parts::listen::{Ask, Claimant, Marker};
 use crate::relay::backend::{Backend, Tidying};
 use crate::relay::host::Host;
+use crate::relay::message::ToLoop;
 use crate::relay::socket::Socket;
 use crate::relay::table::{Engine, Holder};
 use crate::time::Time;
@@ -28,7 +29,7 @@ impl<S: Socket> Backend<S> {
     /// Whether its last client has notified by it, that may not have been received, and a client
     /// listens.
     pub(crate) fn needs_fence(&self) -> bool {
-        self.known.notifying().is_unreceived()
+        self.known.notifying.is_unreceived()
             && self.pool.stats.listen.channels.load(Ordering::Relaxed) > 0
     }
 }
@@ -44,8 +45,8 @@ impl<S: Socket> Engine<S> {
         backend.lending.begin_tidying(Tidying::AwaitingListener, now);
         let (pool, place) = (backend.pool.clone(), backend.place());
         self.keep(backend);
-        let claimant = Some(Claimant::Backend(place));
-        self.ask_hub(host, &pool, Ask { claimant, ..Ask::default() });
+        let ask = Ask { claimant: Some(Claimant::Backend(place)), ..Ask::default() };
+        host.send(self.hub_of(pool.id), ToLoop::ToHub { pool, from: self.id, ask });
     }
 
     /// A backend's notifications have all been received, or are not waited for any more: it goes
@@ -59,7 +60,7 @@ impl<S: Socket> Engine<S> {
     ) {
         let Some(resident) = self.resident.get_mut(place) else { return };
         if !matches!(&resident.holder, Holder::Engine(backend)
-            if backend.lending.tidying() == Tidying::AwaitingListener)
+            if backend.lending.tidying == Tidying::AwaitingListener)
         {
             return;
         }
@@ -69,7 +70,7 @@ impl<S: Socket> Engine<S> {
         };
         // (Another server's listening connection does not receive them.)
         let here = marker.is_some_and(|at| at.server == backend.server());
-        backend.known.notifying_mut().is_fenced(here);
+        backend.known.notifying.is_fenced(here);
         self.give_back(host, backend, now);
     }
 }

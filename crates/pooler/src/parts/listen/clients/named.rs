@@ -19,7 +19,7 @@ impl<S: Socket> Client<S> {
         if !named.listens.is_empty() {
             self.listens_again();
         }
-        if self.session.pins().contains(Part::Listen) {
+        if self.session.pins.contains(Part::Listen) {
             // Its own backend listens. Channels that it also has here, and listens on again, it
             // keeps here.
             if self.has_channels()
@@ -38,7 +38,7 @@ impl<S: Socket> Client<S> {
             pending.listen(name);
         }
         if pending.len() > CHANNELS_A_CLIENT_MAX {
-            self.session.pin(Part::Listen);
+            self.session.pins.insert(Part::Listen);
         }
     }
 
@@ -47,7 +47,7 @@ impl<S: Socket> Client<S> {
         if !self.has_channels() {
             return None;
         }
-        let standby = backend.session.parameters().get(b"in_hot_standby") == Some(b"on");
+        let standby = backend.session.own.parameters.get(b"in_hot_standby") == Some(b"on");
         let listening = self.listening()?;
         if standby || listening.pending.len() > CHANNELS_A_CLIENT_MAX {
             listening.take(&what);

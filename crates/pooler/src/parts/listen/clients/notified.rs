@@ -25,7 +25,7 @@ impl<S: Socket> Client<S> {
         notification: impl FnOnce() -> Option<Notification>,
         process: u32,
     ) -> bool {
-        let keeps_natively = self.session.pins().contains(Part::Listen);
+        let keeps_natively = self.session.pins.contains(Part::Listen);
         let Some(listening) = self.listening() else { return false };
         if matches!(listening.stage, Stage::Returning { .. }) {
             if let Some(notification) = notification() {
@@ -80,7 +80,7 @@ impl<S: Socket> Client<S> {
     pub(super) fn may_be_notified(&self) -> bool {
         let resting = self.backend.as_ref().is_none_or(|backend| backend.is_at_rest());
         resting
-            && self.serving.state() != ClientState::Closing
+            && self.serving.state != ClientState::Closing
             && self.stage() == Stage::AtRest
             && !self.is_skipping()
             && !self.is_leaving()
@@ -89,8 +89,8 @@ impl<S: Socket> Client<S> {
 
     /// Whether notifications wait that it could be given now.
     pub(crate) fn neglects_notifications(&self) -> bool {
-        let listening = self.pending_session.as_ref().and_then(|extra| extra.listening.as_ref());
-        listening.is_some_and(|listening| !listening.queue.is_empty()) && self.may_be_notified()
+        self.listening_ref().is_some_and(|listening| !listening.queue.is_empty())
+            && self.may_be_notified()
     }
 }
 
@@ -108,7 +108,7 @@ impl<S: Socket> Engine<S> {
         for slot in clients {
             let own = self.process_of(slot);
             let Some(client) = self.clients.get_mut(slot) else { continue };
-            if client.serving.state() == ClientState::Closing {
+            if client.serving.state == ClientState::Closing {
                 continue; // it gets nothing more
             }
             let sends = client.stage() != Stage::Cleaning

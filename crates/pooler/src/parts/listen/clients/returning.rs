@@ -33,17 +33,19 @@ impl<S: Socket> Client<S> {
     /// Whether its backend, which it keeps to listen, can take over its other channels.
     fn can_take_over(&self) -> bool {
         let by_name = [Part::UnnamedStatement, Part::ProtocolStatement];
-        let by_name = by_name.iter().any(|part| self.session.pins().contains(*part));
-        let other_encoding = self.session.desired().get(b"client_encoding").is_some();
-        let extra = self.pending_session.as_ref();
-        let Some(listening) = extra.and_then(|extra| extra.listening.as_ref()) else {
-            return false;
-        };
+        let by_name = by_name.iter().any(|part| self.session.pins.contains(*part));
+        let other_encoding = self.session.desired.get(b"client_encoding").is_some();
+        let Some(listening) = self.listening_ref() else { return false };
         let mut channels = listening.channels.iter();
         let standby = self.backend.as_ref().is_none_or(|backend| {
-            backend.session.parameters().get(b"in_hot_standby").is_some_and(|value| value == b"on")
+            backend
+                .session
+                .own
+                .parameters
+                .get(b"in_hot_standby")
+                .is_some_and(|value| value == b"on")
         });
-        self.session.pins().contains(Part::Listen)
+        self.session.pins.contains(Part::Listen)
             && !by_name
             && !standby
             && listening.channels.len() <= CHANNELS_A_QUERY_MAX
@@ -87,7 +89,6 @@ impl<S: Socket> Engine<S> {
         let own = self.process_of(slot);
         let Some(client) = self.clients.get_mut(slot) else { return };
         let process = client.backend.as_ref().map_or(0, |backend| backend.process());
-        let pool = client.pool;
         let Some(listening) = client.listening() else { return };
         // These count, though the listening connection stops listening.
         let mut queue = std::mem::take(&mut listening.queue);
@@ -103,8 +104,7 @@ impl<S: Socket> Engine<S> {
         listening.queue = queue;
         listening.count_queued();
         let ask = self.change_channels(slot, &BTreeSet::new());
-        let pool = self.pools[pool as usize].pool.clone();
-        self.ask_hub(host, &pool, ask);
+        self.ask_hub(host, slot, ask);
         self.release_answer(host, slot, now);
     }
 }

@@ -40,8 +40,7 @@ impl<S: Socket> Client<S> {
     /// transaction block if `begins`.
     #[inline]
     pub(crate) fn shows_channels_before(&self, begins: impl FnOnce() -> bool) -> bool {
-        let listening = self.pending_session.as_ref().and_then(|extra| extra.listening.as_ref());
-        listening.is_some_and(|listening| {
+        self.listening_ref().is_some_and(|listening| {
             !listening.shown
                 && !listening.channels.is_empty()
                 && listening.channels.len() <= CHANNELS_A_QUERY_MAX
@@ -54,11 +53,11 @@ impl<S: Socket> Client<S> {
         let at_rest = backend.from_server.status() == TransactionStatus::Idle
             && !backend.requests.is_in_pipeline()
             && !backend.requests.owes_client();
-        let standby = backend.session.parameters().get(b"in_hot_standby") == Some(b"on");
+        let standby = backend.session.own.parameters.get(b"in_hot_standby") == Some(b"on");
         let by_name = [Part::UnnamedStatement, Part::ProtocolStatement]
             .iter()
-            .any(|part| self.session.pins().contains(*part));
-        let other_encoding = self.session.desired().get(b"client_encoding").is_some();
+            .any(|part| self.session.pins.contains(*part));
+        let other_encoding = self.session.desired.get(b"client_encoding").is_some();
         let Some(Listening { channels, shown, .. }) = self.listening() else { return };
         let unreadable = other_encoding && channels.iter().any(|name| !name.as_bytes().is_ascii());
         if *shown || channels.is_empty() || !at_rest || standby || by_name || unreadable {

@@ -9,24 +9,26 @@ impl<S: Socket> Client<S> {
         self.pending_session.as_mut()?.listening.as_deref_mut()
     }
 
+    /// The same, to look at.
+    pub(super) fn listening_ref(&self) -> Option<&Listening> {
+        self.pending_session.as_ref()?.listening.as_deref()
+    }
+
     pub(super) fn stage(&self) -> Stage {
-        let listening = self.pending_session.as_ref().and_then(|extra| extra.listening.as_ref());
-        listening.map_or(Stage::AtRest, |listening| listening.stage)
+        self.listening_ref().map_or(Stage::AtRest, |listening| listening.stage)
     }
 
     /// Whether it listens without a backend of its own, or is about to.
     #[inline]
     pub(crate) fn listens(&self) -> bool {
-        self.pending_session.as_ref().is_some_and(|extra| extra.listening.is_some())
+        self.listening_ref().is_some()
     }
 
     /// Whether its backend may listen on something for it.
     pub(crate) fn keeps_backend_to_listen(&self) -> bool {
-        self.pending_session.as_ref().and_then(|extra| extra.listening.as_ref()).is_some_and(
-            |listening| {
-                listening.stage != Stage::AtRest || !listening.pending.is_empty() || listening.shown
-            },
-        )
+        self.listening_ref().is_some_and(|listening| {
+            listening.stage != Stage::AtRest || !listening.pending.is_empty() || listening.shown
+        })
     }
 
     /// Whether its messages must wait for the listening connection.
@@ -36,12 +38,10 @@ impl<S: Socket> Client<S> {
 
     /// How many channels another connection than its backend listens on for it.
     pub(crate) fn channel_count(&self) -> usize {
-        let listening = self.pending_session.as_ref().and_then(|extra| extra.listening.as_ref());
-        listening.map_or(0, |listening| listening.channels.len())
+        self.listening_ref().map_or(0, |listening| listening.channels.len())
     }
 
     pub(super) fn has_channels(&self) -> bool {
-        let listening = self.pending_session.as_ref().and_then(|extra| extra.listening.as_ref());
-        listening.is_some_and(|listening| !listening.channels.is_empty())
+        self.listening_ref().is_some_and(|listening| !listening.channels.is_empty())
     }
 }

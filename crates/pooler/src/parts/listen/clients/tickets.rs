@@ -42,9 +42,9 @@ impl<S: Socket> Client<S> {
         let is_received = backend.pool.stats.listen.channels.load(Ordering::Relaxed) > 0;
         if !is_received
             || self.is_session_mode()
-            || self.serving.is_exclusive()
-            || backend.known.notifying().was_received_before()
-            || backend.known.notifying().is_noted()
+            || self.serving.exclusive
+            || backend.known.notifying.was_received_before()
+            || backend.known.notifying.is_noted()
             || backend.requests.owes_client_ready()
         {
             return false;
@@ -56,7 +56,7 @@ impl<S: Socket> Client<S> {
             listening.before_message = Before::Due;
         }
         if waits {
-            self.serving.hold();
+            self.serving.held = true;
         }
         self.forget_no_channels();
         waits
@@ -82,12 +82,11 @@ impl<S: Socket> Engine<S> {
         LoopId(u16::try_from(pool.0 % u32::from(self.loops)).unwrap_or(0))
     }
 
-    pub(super) fn ask_hub<H: Host<S>>(&self, host: &mut H, pool: &PoolRef<S>, ask: Ask) {
-        if ask == Ask::default() {
-            return;
-        }
-        let message = ToLoop::ToHub { pool: pool.clone(), from: self.id, ask };
-        host.send(self.hub_of(pool.id), message);
+    /// Asks the hub of a client's pool, if there is something to ask.
+    pub(super) fn ask_hub<H: Host<S>>(&self, host: &mut H, slot: Slot, ask: Ask) {
+        let Some(client) = self.clients.get(slot).filter(|_| ask != Ask::default()) else { return };
+        let pool = self.pools[client.pool as usize].pool.clone();
+        host.send(self.hub_of(pool.id), ToLoop::ToHub { pool, from: self.id, ask });
     }
 
     /// Submits a ticket for a client, which waits from now on.
@@ -99,13 +98,11 @@ impl<S: Socket> Engine<S> {
         mut ask: Ask,
     ) {
         let Some(client) = self.clients.get_mut(slot) else { return };
-        client.serving.hold();
-        let pool = client.pool;
+        client.serving.held = true;
         ask.claimant = client.next_ticket(slot).map(Claimant::Client);
         let Some(listening) = client.listening() else { return };
         listening.stage = stage;
-        let pool = self.pools[pool as usize].pool.clone();
-        self.ask_hub(host, &pool, ask);
+        self.ask_hub(host, slot, ask);
     }
 
     /// A client is about to send something to a backend. Returns whether that must wait: a
@@ -114,7 +111,7 @@ impl<S: Socket> Engine<S> {
         let Some(client) = self.clients.get(slot) else { return false };
         if client.awaits_listener() {
             if let Some(client) = self.clients.get_mut(slot) {
-                client.serving.hold();
+                client.serving.held = true;
             }
             return true;
         }
@@ -162,7 +159,7 @@ impl<S: Socket> Engine<S> {
         let client = self.clients.get_mut(ticket.slot)?;
         let stage = client.stage();
         let serial = client.listening()?.serial;
-        (serial == ticket.serial && client.serving.state() != ClientState::Closing)
+        (serial == ticket.serial && client.serving.state != ClientState::Closing)
             .then_some((client, stage))
     }
 
@@ -176,7 +173,7 @@ impl<S: Socket> Engine<S> {
         let Some((client, stage)) = self.waiting_with(ticket) else { return };
         let elsewhere = client.is_on_another_server(marker);
         if let Some(backend) = client.backend.as_mut().filter(|_| !elsewhere) {
-            backend.known.notifying_mut().is_received();
+            backend.known.notifying.is_received();
         }
         match stage {
             Stage::Cleaning | Stage::Fencing => self.release_answer(host, ticket.slot, now),
@@ -285,7 +282,7 @@ impl<S: Socket> Engine<S> {
                 }
                 // The next client that listens is the first again.
                 let ask = self.change_channels(slot, &BTreeSet::new());
-                self.ask_hub(host, pool, ask);
+                self.ask_hub(host, slot, ask);
                 self.say_goodbye(host, slot, error, now);
                 continue;
             }
@@ -322,9 +319,8 @@ impl<S: Socket> Engine<S> {
         if !client.listens() {
             return;
         }
-        let pool = self.pools[client.pool as usize].pool.clone();
         // On those of LISTENs in flight, too.
         let ask = self.change_channels(slot, &BTreeSet::new());
-        self.ask_hub(host, &pool, ask);
+        self.ask_hub(host, slot, ask);
     }
 }

@@ -26,7 +26,7 @@ impl<S: Socket> Backend<S> {
     /// These parts may have appeared or gone.
     pub(crate) fn mark_unverified(&mut self, parts: PartSet) {
         if !parts.is_empty() {
-            let doubt = self.known.doubt();
+            let doubt = self.known.unverified.get_or_insert_default();
             doubt.parts = doubt.parts.union(parts);
         }
     }
@@ -36,7 +36,7 @@ impl<S: Socket> Backend<S> {
     pub(crate) fn doubt_settings(&mut self, effects: &Effects) {
         let within = self.from_server.status() != TransactionStatus::Idle;
         let pipeline = self.requests.pipeline();
-        let doubt = self.known.doubt();
+        let doubt = self.known.unverified.get_or_insert_default();
         doubt.begin_again_if_discarded();
         doubt.reverted = false;
         if doubt.names.is_empty() && !doubt.vague {
@@ -55,10 +55,10 @@ impl<S: Socket> Backend<S> {
     /// the search_path, whose value is not known.
     pub(crate) fn may_make_temporary(&self, effects: &Effects) -> bool {
         let has_path = |names: &[Box<[u8]>]| names.iter().any(|name| **name == *b"search_path");
-        let doubt = self.known.unverified();
+        let doubt = self.known.unverified.as_deref();
         let is_set = effects.may(Effect::SetsUnnamed) || has_path(&effects.names);
         effects.schema == SchemaChange::All
-            && (self.session.may_have_unseen_path()
+            && (self.session.texts.unseen_path
                 || is_set
                 || doubt.is_some_and(|doubt| doubt.vague || has_path(&doubt.names)))
     }
@@ -67,7 +67,7 @@ impl<S: Socket> Backend<S> {
     #[cold]
     pub(crate) fn doubt_encoding_of(&mut self, name: &[u8]) {
         let since = self.requests.answered_pipeline();
-        let doubt = self.known.doubt();
+        let doubt = self.known.unverified.get_or_insert_default();
         doubt.begin_again_if_discarded();
         if doubt.names.is_empty() && !doubt.vague {
             doubt.since = since;
@@ -78,7 +78,7 @@ impl<S: Socket> Backend<S> {
 
     /// The state of the session is not known, and no question covers it.
     pub(crate) fn doubt_all(&mut self) {
-        self.known.doubt().vague = true;
+        self.known.unverified.get_or_insert_default().vague = true;
     }
 
     /// The server has reported everything but this: parts that the report does not cover, or not
@@ -92,7 +92,7 @@ impl<S: Socket> Backend<S> {
     ) {
         if !parts.is_empty() || !names.is_empty() {
             let unverified = Unverified { parts, names, since, noted, ..Unverified::default() };
-            self.known.doubt_only(Box::new(unverified));
+            self.known.unverified = Some(Box::new(unverified));
         }
     }
 
@@ -109,8 +109,8 @@ impl<S: Socket> Backend<S> {
             self.from_server.status() != TransactionStatus::Idle || self.settings_in_doubt();
         // Statements that its pipeline has executed before it are not answered yet.
         let unknown =
-            sets || self.session.may_have_unseen_path() || self.requests.contains(Request::Execute);
-        let noted = &mut self.known.doubt().noted;
+            sets || self.session.texts.unseen_path || self.requests.contains(Request::Execute);
+        let noted = &mut self.known.unverified.get_or_insert_default().noted;
         noted.ended |= ended;
         for name in prepared {
             let (name, settings) = (name.clone(), settings.clone());
@@ -130,18 +130,18 @@ impl<S: Socket> Backend<S> {
             parsed: vec![statement.clone()],
         };
         self.mark_unverified(PartSet::of(&[Part::SqlStatement]));
-        self.known.doubt().noted.add(noted);
+        self.known.unverified.get_or_insert_default().noted.add(noted);
     }
 
     /// Statements that the protocol may have prepared under this name, while that is not known.
     pub(crate) fn noted_as_parsed(&self, name: &[u8]) -> &[Arc<Statement>] {
-        self.known.unverified().map_or(&[], |doubt| doubt.noted.parsed(name))
+        self.known.unverified.as_deref().map_or(&[], |doubt| doubt.noted.parsed(name))
     }
 
     /// Whether a text or a Parse that is not known to have failed gives a statement this name on
     /// the server.
     pub(crate) fn may_have_named(&self, name: &[u8]) -> bool {
-        self.known.unverified().is_some_and(|doubt| doubt.noted.of(name).is_some())
+        self.known.unverified.as_deref().is_some_and(|doubt| doubt.noted.of(name).is_some())
     }
 
     /// The server knows custom names for good, whatever the outcome of the statement.
@@ -157,20 +157,20 @@ impl<S: Socket> Backend<S> {
     pub(crate) fn known_to_stay(&self, effects: &Effects) -> PartSet {
         let stays = !effects.may(Effect::SetsUnnamed)
             && !effects.names.iter().any(|name| is_custom(name))
-            && effects.local_names.iter().all(|name| self.session.applied().get(name).is_some());
+            && effects.local_names.iter().all(|name| self.session.applied.get(name).is_some());
         if stays { PartSet::of(&[Part::CustomSetting]) } else { PartSet::EMPTY }
     }
 
     /// Whether a statement that is parsed now may be parsed under other settings than the books
     /// have.
     pub(crate) fn settings_in_doubt(&self) -> bool {
-        self.known.unverified().is_some_and(|doubt| doubt.vague || !doubt.names.is_empty())
+        self.known.unverified.as_deref().is_some_and(|doubt| doubt.vague || !doubt.names.is_empty())
     }
 
     /// Whether a setting for which this is true, or of unknown name, may have another value than
     /// the books.
     pub(crate) fn may_have_set(&self, is_one: impl Fn(&[u8]) -> bool) -> bool {
-        let doubt = self.known.unverified();
+        let doubt = self.known.unverified.as_deref();
         doubt.is_some_and(|doubt| doubt.vague || doubt.names.iter().any(|name| is_one(name)))
     }
 
@@ -181,7 +181,7 @@ impl<S: Socket> Backend<S> {
 
     /// A row has come in answer to the question in flight.
     pub(crate) fn take_answer(&mut self, row: &[u8]) {
-        if let Some(doubt) = self.known.unverified_mut() {
+        if let Some(doubt) = self.known.unverified.as_deref_mut() {
             doubt.answer = doubt.question.as_ref().and_then(|question| question.read(row));
         }
     }
@@ -189,7 +189,7 @@ impl<S: Socket> Backend<S> {
     /// The question has failed: nothing is known. One that was cut off, by a timeout of its
     /// client's, is asked again at once.
     pub(crate) fn question_failed(&mut self, error: &[u8]) {
-        if let Some(doubt) = self.known.unverified_mut() {
+        if let Some(doubt) = self.known.unverified.as_deref_mut() {
             doubt.answer = None;
             if is_cut_off(error) && doubt.cut_off < limits::LIFTS_MAX {
                 doubt.cut_off += 1;
@@ -231,17 +231,17 @@ impl<S: Socket> Client<S> {
     /// or to the server's.
     #[cold]
     pub(crate) fn doubt_resetting(&mut self, backend: &mut Backend<S>, resetting: &Resetting) {
-        let known = backend.known.unverified().map_or(&[][..], |doubt| &doubt.names);
+        let known = backend.known.unverified.as_deref().map_or(&[][..], |doubt| &doubt.names);
         let moved = |name: &[u8]| {
-            backend.session.parameters().get(name).is_none()
-                && (backend.session.applied().get(name).is_some()
+            backend.session.own.parameters.get(name).is_none()
+                && (backend.session.applied.get(name).is_some()
                     || known.iter().any(|known| known.eq_ignore_ascii_case(name)))
         };
         let mut names: Vec<Box<[u8]>> = match resetting {
             Resetting::No | Resetting::Names(_) => Vec::new(),
             Resetting::All { .. } => backend
                 .session
-                .applied()
+                .applied
                 .iter()
                 .filter(|(name, _)| !KEPT_BY_RESET_ALL.contains(name))
                 .map(|(name, _)| name.into())
@@ -268,10 +268,10 @@ impl<S: Socket> Client<S> {
             return Ok(true);
         }
         if backend.session.role_refused().is_some() {
-            self.session.set_pins(PartSet::EMPTY); // nothing of what it has sent has run
+            self.session.pins = PartSet::EMPTY; // nothing of what it has sent has run
             return Ok(true);
         }
-        if backend.known.unverified().is_some() { self.ask(backend) } else { Ok(false) }
+        if backend.known.unverified.is_some() { self.ask(backend) } else { Ok(false) }
     }
 
     /// Its backend is at rest, and it keeps it for reasons that are in doubt. Asks, if the answer
@@ -280,25 +280,25 @@ impl<S: Socket> Client<S> {
     fn ask(&mut self, backend: &mut Backend<S>) -> Result<bool, Halt> {
         // A sequence's value does not keep the backend from others: what else does must be known.
         let apart = ASKED.union(PASSING).union(IN_DOUBT).union(PartSet::of(&[Part::SequenceValue]));
-        let others = self.session.pins().minus(apart);
+        let others = self.session.pins.minus(apart);
         let unsettled = self.is_unsettled();
         if self.is_session_mode()
             || !others.is_empty()
             || unsettled
             || backend.requests.has_syncs_in_doubt()
-            || backend.lending.cancels_in_flight() > 0
+            || backend.lending.cancels_in_flight > 0
             || backend.from_server.status() != TransactionStatus::Idle
         {
             return Ok(false);
         }
         let lasting = self.lasting_pins(backend);
-        let transactions = backend.lending.transactions();
+        let transactions = backend.lending.transactions;
         let (digits, in_unsafe_encoding) = (!backend.reads_raw(), backend.reads_unsafely());
-        let Some(doubt) = backend.known.unverified_mut() else { return Ok(false) };
+        let Some(doubt) = backend.known.unverified.as_deref_mut() else { return Ok(false) };
         if doubt.vague || doubt.tried == Some(transactions) {
             return Ok(false);
         }
-        let parts = doubt.parts.intersection(self.session.pins()).minus(lasting);
+        let parts = doubt.parts.intersection(self.session.pins).minus(lasting);
         let known = self.sql_statements().iter().filter(|known| known.parsed.is_some());
         let mut parsed: Vec<_> = known.map(|known| known.name.clone()).collect();
         parsed.extend(doubt.noted.parsed_names().cloned());
@@ -316,7 +316,7 @@ impl<S: Socket> Client<S> {
         question.write(&mut text);
         (doubt.question, doubt.answer) = (Some(question), None);
         doubt.tried = Some(transactions);
-        if let Some(pinned) = backend.lending.pinned_mut() {
+        if let Some(pinned) = backend.lending.pinned.as_deref_mut() {
             pinned.question(true);
         }
         let mut out = Vec::with_capacity(limits::QUESTION_BYTES);
@@ -328,12 +328,12 @@ impl<S: Socket> Client<S> {
     /// The server has answered.
     #[cold]
     pub(crate) fn conclude(&mut self, backend: &mut Backend<S>) {
-        let Some(mut doubt) = backend.known.settle_doubt() else { return };
+        let Some(mut doubt) = backend.known.unverified.take() else { return };
         let mut gone = doubt.parts.intersection(PASSING).union(IN_DOUBT);
         if let Some(question) = doubt.question.take() {
             let Some(answer) = doubt.answer.take() else {
                 // The server is asked again after the next transaction.
-                backend.known.doubt_only(doubt);
+                backend.known.unverified = Some(doubt);
                 return;
             };
             gone = gone.union(question.parts().minus(answer.present));
@@ -353,25 +353,24 @@ impl<S: Socket> Client<S> {
             // A DEALLOCATE ALL within a function has removed the shared ones, too.
             backend.prepared.doubt_all();
         }
-        self.session
-            .set_pins(self.session.pins().minus(gone).union(self.pins_of_settings(backend)));
+        self.session.pins = self.session.pins.minus(gone).union(self.pins_of_settings(backend));
     }
 
     /// Parts that pin it because of the settings in force.
     pub(crate) fn pins_of_settings(&self, backend: &mut Backend<S>) -> PartSet {
         let mut pins = self.lasting_pins(backend);
         if !backend.is_of_superuser()
-            && backend.session.applied().iter().any(|(name, _)| is_for_superusers(name))
+            && backend.session.applied.iter().any(|(name, _)| is_for_superusers(name))
         {
             // It was another role, or has a grant, for as long as that lasts: the setting might be set
             // on no other connection, and be taken off this one for no other client.
             pins.insert(Part::Setting);
             backend.spoil_for_good();
         }
-        if backend.session.applied().get(b"search_path").is_some_and(names_temporary_schema) {
+        if backend.session.applied.get(b"search_path").is_some_and(names_temporary_schema) {
             pins.insert(Part::TemporaryObject); // a plain CREATE TABLE may create one
         }
-        if ends_transactions_soon(backend.session.applied()) || backend.keeps_settings() {
+        if ends_transactions_soon(&backend.session.applied) || backend.keeps_settings() {
             pins.insert(Part::Setting); // lifting it could itself take too long
         }
         pins
@@ -412,10 +411,10 @@ impl<S: Socket> Client<S> {
             }
             settings.build()
         };
-        let applied = with_answer(backend.session.applied(), &Settings::EMPTY);
+        let applied = with_answer(&backend.session.applied, &Settings::EMPTY);
         let desired = match doubt.reverted {
-            true => self.session.desired().clone(),
-            false => with_answer(self.session.desired(), &self.record.start),
+            true => self.session.desired.clone(),
+            false => with_answer(&self.session.desired, &self.record.start),
         };
         self.adopt_settings(backend, applied, desired, since);
     }
@@ -432,31 +431,31 @@ impl<S: Socket> Client<S> {
         let mut interner = backend.pool.interner();
         let (applied, desired) = (interner.share(applied), interner.share(desired));
         drop(interner);
-        if applied == *backend.session.applied() && desired == *self.session.desired() {
+        if applied == backend.session.applied && desired == self.session.desired {
             return;
         }
-        if !backend.pool.statements.give_alike(backend.session.applied(), &applied) {
+        if !backend.pool.statements.give_alike(&backend.session.applied, &applied) {
             backend.session.mix_function_plans();
         }
-        backend.session.apply(applied);
-        self.session.want(desired);
-        backend.prepared.statements_mut().mark_stale_since(since);
+        backend.session.applied = applied;
+        self.session.desired = desired;
+        backend.prepared.statements.mark_stale_since(since);
         let named = self.prepared.all_named_mut();
         let id = backend.id();
         for named in named.filter(|named| named.is_prepared_since(id, since)) {
             let before = named.statement.clone();
             named.statement = backend.statement_of(
                 &before.body,
-                backend.session.basis(),
-                backend.session.applied(),
+                backend.session.own.basis,
+                &backend.session.applied,
             );
         }
-        if backend.prepared.unnamed().since() >= since
+        if backend.prepared.unnamed.since() >= since
             && let Some(unnamed) = backend.unnamed_of(self)
         {
-            let effects = backend.effects_of_body(&unnamed.body, backend.session.applied());
-            let again = unnamed.under(backend.session.applied().clone(), effects);
-            backend.prepared.unnamed_mut().restate(self.prepared.unnamed_mut(), again);
+            let effects = backend.effects_of_body(&unnamed.body, &backend.session.applied);
+            let again = unnamed.under(backend.session.applied.clone(), effects);
+            backend.prepared.unnamed.restate(&mut self.prepared.unnamed, again);
         }
     }
 }

@@ -84,9 +84,9 @@ impl<S: Socket> Client<S> {
     /// after it.
     pub(crate) fn settle_reset(&mut self, backend: &mut Backend<S>) -> Settings {
         let reset = self.pending_session.as_mut().and_then(|extra| extra.reset.take());
-        let Some(reset) = reset else { return backend.session.applied().clone() };
+        let Some(reset) = reset else { return backend.session.applied.clone() };
         let done = reset.discards_all == DiscardAll::Done;
-        let failed = self.serving.has_failed() && !done;
+        let failed = self.serving.failed && !done;
         match reset.discards_all {
             DiscardAll::No => {}
             // If it was bound and not executed, or has failed, it has done nothing.
@@ -95,20 +95,20 @@ impl<S: Socket> Client<S> {
         }
         // In a transaction the UNLISTEN may still be rolled back: the pin stays.
         if reset.unlistens && !failed && backend.from_server.status() == TransactionStatus::Idle {
-            self.session.unpin(Part::Listen);
+            self.session.pins.remove(Part::Listen);
         }
         if reset.forgets_statements && !failed {
             backend.prepared.all_went();
         }
         let nothing_done = matches!(reset.discards_all, DiscardAll::Pending(_));
         if failed || nothing_done || reset.resetting == Resetting::No {
-            return backend.session.applied().clone();
+            return backend.session.applied.clone();
         }
         let PendingReset { resetting, set_again, .. } = *reset;
         let reset = Reset { resetting: &resetting, discards: done, set_again };
         let (applied, desired) = reset.settings(backend, &self.record.start);
         let mut interner = backend.pool.interner();
-        backend.session.apply(interner.share(applied.build()));
+        backend.session.applied = interner.share(applied.build());
         interner.share(desired.build())
     }
 
@@ -120,8 +120,8 @@ impl<S: Socket> Client<S> {
                 listening.discard();
             }
         }
-        backend.prepared.forget_by_sql();
-        if let Some(doubt) = backend.known.unverified_mut() {
+        backend.prepared.by_sql = None;
+        if let Some(doubt) = backend.known.unverified.as_deref_mut() {
             doubt.discarded();
         }
     }
@@ -131,8 +131,8 @@ impl<S: Socket> Client<S> {
 /// than the one that a RESET gives.
 fn set_after_all<S: Socket>(backend: &Backend<S>, set_again: &[Box<[u8]>], name: &[u8]) -> bool {
     set_again.iter().any(|again| again.eq_ignore_ascii_case(name))
-        || (backend.session.parameters().get(name).is_some()
-            && backend.session.applied().get(name).is_some())
+        || (backend.session.own.parameters.get(name).is_some()
+            && backend.session.applied.get(name).is_some())
 }
 
 /// A RESET or DISCARD ALL that has succeeded.
@@ -165,8 +165,8 @@ impl Reset<'_> {
         backend: &Backend<S>,
         start: &Settings,
     ) -> (SettingsBuilder, SettingsBuilder) {
-        let mut applied = SettingsBuilder::from(backend.session.applied());
-        for name in names.iter().filter(|name| backend.session.parameters().get(name).is_none()) {
+        let mut applied = SettingsBuilder::from(&backend.session.applied);
+        for name in names.iter().filter(|name| backend.session.own.parameters.get(name).is_none()) {
             applied.remove(name);
         }
         let mut desired = applied.clone();
@@ -184,21 +184,21 @@ impl Reset<'_> {
         backend: &Backend<S>,
         start: &Settings,
     ) -> (SettingsBuilder, SettingsBuilder) {
-        let mut applied = SettingsBuilder::from(backend.session.applied());
+        let mut applied = SettingsBuilder::from(&backend.session.applied);
         let keeps = |name: &[u8]| !self.discards && !self.resetting.takes(name);
-        for (name, _) in backend.session.applied().iter().filter(|(name, _)| !keeps(name)) {
+        for (name, _) in backend.session.applied.iter().filter(|(name, _)| !keeps(name)) {
             if is_custom(name) {
                 applied.set(name, b""); // the name itself stays
-            } else if backend.session.parameters().get(name).is_none() {
+            } else if backend.session.own.parameters.get(name).is_none() {
                 applied.remove(name);
             }
         }
         let mut desired = SettingsBuilder::from(start);
-        for (name, _) in backend.session.applied().iter().filter(|(name, _)| is_custom(name)) {
+        for (name, _) in backend.session.applied.iter().filter(|(name, _)| is_custom(name)) {
             desired.set(name, start.get(name).unwrap_or_default());
         }
         for name in KEPT_BY_RESET_ALL.iter().filter(|name| keeps(name)) {
-            match backend.session.applied().get(name) {
+            match backend.session.applied.get(name) {
                 Some(value) => desired.set(name, value),
                 None => desired.remove(name),
             };
@@ -209,10 +209,10 @@ impl Reset<'_> {
             }
         }
         let settable = |name: &[u8]| !ServerParameters::is_fixed(name);
-        let pairs = backend.session.parameters().pairs.iter();
+        let pairs = backend.session.own.parameters.pairs.iter();
         for (name, value) in pairs.filter(|(name, _)| settable(name)) {
             if set_after_all(backend, &self.set_again, name) {
-                desired.set(name, backend.session.applied().get(name).unwrap_or(value));
+                desired.set(name, backend.session.applied.get(name).unwrap_or(value));
             }
         }
         (applied, desired)

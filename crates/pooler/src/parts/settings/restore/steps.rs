@@ -19,7 +19,7 @@ impl<S: Socket> Backend<S> {
         insertions: &[Insertion],
         utf8: bool,
     ) {
-        self.prepared.longer_mut().query_ended();
+        self.prepared.longer.query_ended();
         for insertion in insertions {
             self.request(Request::Statements(insertion.statements_before));
             for _ in &insertion.statements {
@@ -27,21 +27,21 @@ impl<S: Socket> Backend<S> {
             }
             let by = insertion.statements.iter().map(|made| 1 + characters(made, utf8)).sum();
             let at = characters(&text[..insertion.at], utf8);
-            self.prepared.longer_mut().extend([Longer { at, by }]);
+            self.prepared.longer.extend([Longer { at, by }]);
         }
         self.request(Request::Query);
     }
 
     /// Notes the replacements of NULLs in that Query.
     pub(crate) fn note_replaced(&mut self, text: &[u8], replaced: &[Replacement], utf8: bool) {
-        self.prepared.longer_mut().extend(lengthened(text, replaced, utf8));
+        self.prepared.longer.extend(lengthened(text, replaced, utf8));
     }
 }
 
 impl<S: Socket> Client<S> {
     /// Whether its start values differ from those of the server connections that it gets.
     pub(crate) fn has_start_values(&self) -> bool {
-        !self.record.start.is_empty() && !self.serving.is_exclusive()
+        !self.record.start.is_empty() && !self.serving.exclusive
     }
 
     /// A portal has been made of a statement.

@@ -17,21 +17,21 @@ impl<S: Socket> Backend<S> {
     /// Whether it has a short timeout that this client does not have.
     #[inline]
     pub(crate) fn must_lift_for(&self, desired: &Settings) -> bool {
-        *self.session.applied() != *desired
-            && is_short(self.session.applied(), NAME)
-            && self.session.applied().get(NAME) != desired.get(NAME)
+        self.session.applied != *desired
+            && is_short(&self.session.applied, NAME)
+            && self.session.applied.get(NAME) != desired.get(NAME)
     }
 
     /// Appends the statement that lifts a short timeout. Returns whether there is one.
     fn lift_timeout(&mut self, out: &mut Vec<u8>) -> bool {
-        if !is_short(self.session.applied(), NAME) {
+        if !is_short(&self.session.applied, NAME) {
             return false;
         }
         for _ in ["it", "what its own timer leaves"] {
             build::query(out, b"SET statement_timeout TO 0");
             self.request(Request::InjectedLift);
         }
-        self.prepared.unnamed_mut().taken_by_query();
+        self.prepared.unnamed.taken_by_query();
         self.ahead.begin();
         true
     }
@@ -60,9 +60,9 @@ impl<S: Socket> Backend<S> {
     /// One of the two has failed. Returns whether that is harmless.
     pub(crate) fn lift_failed(&mut self, error: &[u8]) -> bool {
         if self.requests.second() == Some(Request::InjectedLift) {
-            self.session.lifts().fail();
+            self.session.lifts.fail();
         }
-        is_cut_off(error) && self.session.lifts().may_go_on()
+        is_cut_off(error) && self.session.lifts.may_go_on()
     }
 
     /// One of the two has ended. Returns whether it was the second.
@@ -70,24 +70,21 @@ impl<S: Socket> Backend<S> {
         if self.requests.front() == Some(Request::InjectedLift) {
             return false;
         }
-        let value = self.session.lifts().end();
-        let mut applied = SettingsBuilder::from(self.session.applied());
+        let value = self.session.lifts.end();
+        let mut applied = SettingsBuilder::from(&self.session.applied);
         applied.set(NAME, value);
-        self.session.apply(self.pool.interner().share(applied.build()));
+        self.session.applied = self.pool.interner().share(applied.build());
         true
     }
 
     /// Appends the setting that is still missing: a short timeout. No statement of Hawser's
     /// follows.
     pub(crate) fn apply_timeout(&mut self, desired: &Settings, out: &mut Vec<u8>) {
-        if *self.session.applied() == *desired {
+        if self.session.applied == *desired {
             return;
         }
-        debug_assert!(
-            without_short_timeout(desired) == *self.session.applied(),
-            "all else is there"
-        );
-        let before = self.session.apply(desired.clone());
+        debug_assert!(without_short_timeout(desired) == self.session.applied, "all else is there");
+        let before = std::mem::replace(&mut self.session.applied, desired.clone());
         let mut text = Vec::new();
         write_set_query(before.diff(desired), &mut text);
         self.inject_query(&text, out);

@@ -87,7 +87,7 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
     /// Whether the backend lacks settings of the client's that can be sent within its pipeline.
     pub(crate) fn settings_fit_within(&self) -> bool {
         let (backend, client) = (&*self.backend, &*self.client);
-        *backend.session.applied() != *client.session.desired()
+        backend.session.applied != client.session.desired
             && !client.is_session_mode()
             && client.pending_session.is_none()
             && !backend.shares_nothing()
@@ -100,7 +100,7 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
     /// pipeline's own first message is next: see "The last" above.
     pub(crate) fn settings_go_within(&mut self) -> Result<bool, Halt> {
         self.passage.cut(self.backend)?;
-        Ok(self.backend.set_within(self.client.session.desired(), &mut self.passage.out))
+        Ok(self.backend.set_within(&self.client.session.desired, &mut self.passage.out))
     }
 }
 
@@ -109,8 +109,8 @@ impl<S: Socket> Backend<S> {
     /// following pipeline. `false`: nothing is appended, because that is not possible for all of
     /// them.
     fn set_within(&mut self, desired: &Settings, out: &mut Vec<u8>) -> bool {
-        let before = self.session.applied().clone();
-        let parameters = self.session.parameters().clone();
+        let before = self.session.applied.clone();
+        let parameters = self.session.own.parameters.clone();
         let changes: Vec<_> = changes(&before, desired, &parameters).collect();
         if changes.len() > limits::WITHIN_SETTINGS_MAX
             || !changes.iter().all(goes_within)
@@ -121,7 +121,7 @@ impl<S: Socket> Backend<S> {
         let path = before.get(b"search_path").unwrap_or_default();
         let Some(setter) = self.pool.setter(changes.len(), path) else { return false };
         self.define(&changes);
-        if !self.prepared.statements_mut().touch(setter.id) {
+        if !self.prepared.statements.touch(setter.id) {
             self.note_prepared(&setter, out);
             build::parse(out, &setter.name, &setter.body);
             self.request(Request::InjectedParse { statement: setter.id });
@@ -137,30 +137,25 @@ impl<S: Socket> Backend<S> {
         build::execute(out, b"");
         self.request(Request::InjectedSettings { statement: setter.id });
         self.request(Request::InjectedSettings { statement: setter.id });
-        self.session.apply(desired.clone());
+        self.session.applied = desired.clone();
         let (brought, ahead) = (desired.clone(), self.requests.len());
         let unreported = REPORTED.map(|name| {
-            let own = self.session.parameters().get(name);
+            let own = self.session.own.parameters.get(name);
             own.is_some() && before.get(name).or(own) != brought.get(name).or(own)
         });
-        self.session.begin_within(Within {
-            if_failed: before,
-            brought,
-            ahead,
-            failed: false,
-            unreported,
-        });
+        self.session.within =
+            Some(Box::new(Within { if_failed: before, brought, ahead, failed: false, unreported }));
         true
     }
 
     /// Whether only settings have been sent of the current pipeline.
     pub(crate) fn has_sent_settings_alone(&self) -> bool {
-        self.session.within().is_some_and(|within| within.ahead == self.requests.len())
+        self.session.within.as_deref().is_some_and(|within| within.ahead == self.requests.len())
     }
 
     /// A message of the current pipeline has failed.
     pub(crate) fn fail_within(&mut self) {
-        if let Some(within) = self.session.within_mut() {
+        if let Some(within) = self.session.within.as_deref_mut() {
             within.failed = true;
         }
     }
@@ -168,8 +163,8 @@ impl<S: Socket> Backend<S> {
     /// Whether the server may report this value of a setting because it was set within the pipeline
     /// that ends: that is no change.
     pub(crate) fn has_set_within(&self, name: &[u8], value: &[u8]) -> bool {
-        self.session.within().is_some_and(|within| {
-            let own = self.session.parameters().get(name);
+        self.session.within.as_deref().is_some_and(|within| {
+            let own = self.session.own.parameters.get(name);
             within.brought.get(name).or(own) == Some(value)
         })
     }
@@ -189,16 +184,16 @@ impl<S: Socket> Backend<S> {
             };
             interner.share(settings.build())
         };
-        let applied = with_value(self.session.applied());
-        if let Some(within) = self.session.within_mut() {
+        let applied = with_value(&self.session.applied);
+        if let Some(within) = self.session.within.as_deref_mut() {
             within.if_failed = with_value(&within.if_failed);
         }
-        self.session.apply(applied);
+        self.session.applied = applied;
     }
 
     /// The server has reported a setting.
     pub(crate) fn reported_within(&mut self, name: &[u8]) {
-        if let Some(within) = self.session.within_mut()
+        if let Some(within) = self.session.within.as_deref_mut()
             && let Some(at) = REPORTED.iter().position(|reported| *reported == name)
         {
             within.unreported[at] = false;
@@ -210,14 +205,14 @@ impl<S: Socket> Backend<S> {
     /// the values sent with the pipeline (ParameterStatus messages).
     pub(crate) fn reports_due_within(&mut self) -> Vec<u8> {
         let mut due = Vec::new();
-        let Some(within) = self.session.within().filter(|within| !within.failed) else {
+        let Some(within) = self.session.within.as_deref().filter(|within| !within.failed) else {
             return due;
         };
         let names = REPORTED.iter().zip(within.unreported).filter(|(_, unreported)| *unreported);
         let mut applied = None;
         for (name, _) in names {
             let applied =
-                applied.get_or_insert_with(|| SettingsBuilder::from(self.session.applied()));
+                applied.get_or_insert_with(|| SettingsBuilder::from(&self.session.applied));
             match within.if_failed.get(name) {
                 Some(value) => applied.set(name, value),
                 None => applied.remove(name),
@@ -225,22 +220,22 @@ impl<S: Socket> Backend<S> {
             let value = within
                 .if_failed
                 .get(name)
-                .or(self.session.parameters().get(name))
+                .or(self.session.own.parameters.get(name))
                 .unwrap_or_default();
             build::parameter_status(&mut due, name, value);
         }
         if let Some(applied) = applied {
-            self.session.apply(self.pool.interner().share(applied.build()));
+            self.session.applied = self.pool.interner().share(applied.build());
         }
         due
     }
 
     /// A pipeline has ended. Returns whether the settings sent within it have failed with it.
     pub(crate) fn settle_within(&mut self) -> bool {
-        let Some(within) = self.session.end_within().filter(|within| within.failed) else {
+        let Some(within) = self.session.within.take().filter(|within| within.failed) else {
             return false;
         };
-        self.session.apply(within.if_failed);
+        self.session.applied = within.if_failed;
         true
     }
 }

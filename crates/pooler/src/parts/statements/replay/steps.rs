@@ -16,16 +16,17 @@ impl<S: Socket> Engine<S> {
         let Some(client) = self.clients.get_mut(slot) else { return };
         let Some(backend) = &mut client.backend else { return };
         // The changes of the refused pipeline have been dropped: the name exists.
-        let serial = backend.prepared.replay().serial;
+        let serial = backend.prepared.replay.serial;
         let named = client
             .prepared
-            .statements()
+            .statements
+            .as_deref()
             .and_then(|names| names.names().pairs().find(|(_, named)| named.serial == serial))
             .map(|(_, named)| named.clone());
-        match (backend.prepared.replay().healing, named) {
+        match (backend.prepared.replay.healing, named) {
             (Healing::Swallowing, Some(ClientStatement { statement, .. })) => {
                 let mut out = Vec::new();
-                backend.prepared.replay_mut().healing = Healing::Checking;
+                backend.prepared.replay.healing = Healing::Checking;
                 backend.prepare(&statement, &mut out);
                 build::message(&mut out, frontend::DESCRIBE, |out| {
                     out.push(b'S');
@@ -36,25 +37,23 @@ impl<S: Socket> Engine<S> {
                 backend.request(Request::InjectedSync);
                 self.write_to_backend(slot, &out);
             }
-            (Healing::Checking, Some(named))
-                if backend.prepared.replay().is_as_seen(&named.seen) =>
-            {
-                let bytes = std::mem::take(&mut backend.prepared.replay_mut().bytes);
-                backend.prepared.forget_replay();
-                backend.prepared.replay_mut().again = true;
+            (Healing::Checking, Some(named)) if backend.prepared.replay.is_as_seen(&named.seen) => {
+                let bytes = std::mem::take(&mut backend.prepared.replay.bytes);
+                backend.prepared.replay.forget();
+                backend.prepared.replay.again = true;
                 let unread = client.input.take();
                 self.take_in(host, slot, &bytes, now);
                 if let Some(client) = self.clients.get_mut(slot) {
                     client.input.extend_from_slice(&unread);
                     if let Some(backend) = &mut client.backend {
-                        backend.prepared.replay_mut().again = false;
-                        backend.prepared.replay_mut().bytes = bytes;
+                        backend.prepared.replay.again = false;
+                        backend.prepared.replay.bytes = bytes;
                     }
                 }
             }
             _ => {
-                let mut answer = std::mem::take(&mut backend.prepared.replay_mut().refusal);
-                backend.prepared.forget_replay();
+                let mut answer = std::mem::take(&mut backend.prepared.replay.refusal);
+                backend.prepared.replay.forget();
                 client.take_cancel(); // this is its answer
                 build::ready_for_query(&mut answer, TransactionStatus::Idle);
                 self.say(host, slot, &answer, now);

@@ -14,7 +14,7 @@ impl<S: Socket> Backend<S> {
     /// The client's unnamed statement, for a message that is sent now.
     #[inline]
     pub(crate) fn unnamed_of<'a>(&'a self, client: &'a Client<S>) -> Option<&'a Arc<Unnamed>> {
-        self.prepared.unnamed().of_client(client.prepared.unnamed())
+        self.prepared.unnamed.of_client(client.prepared.unnamed.as_ref())
     }
 
     /// The client parses its unnamed statement. Returns the change for the entry of that Parse.
@@ -28,11 +28,11 @@ impl<S: Socket> Backend<S> {
         }
         let pipeline = self.requests.pipeline();
         let parsed = Some(Parsed { pipeline, after_setter: self.requests.is_after_setter() });
-        let unnamed = self.prepared.unnamed_mut();
+        let unnamed = &mut self.prepared.unnamed;
         unnamed.statement = Some(statement.clone());
         unnamed.since = pipeline;
         if self.requests.is_empty() {
-            client.prepared.unnamed_mut().set(statement);
+            client.prepared.unnamed = Some(statement);
             unnamed.parsed = parsed;
             return None;
         }
@@ -52,23 +52,23 @@ impl<S: Socket> Backend<S> {
             return; // the server ignores it
         }
         if !self.requests.is_empty() {
-            self.prepared.unnamed_mut().pins_in_flight |=
-                !client.session.pins().contains(Part::UnnamedStatement);
+            self.prepared.unnamed.pins_in_flight |=
+                !client.session.pins.contains(Part::UnnamedStatement);
         }
         self.displace(client, true);
-        client.session.pin(Part::UnnamedStatement);
-        self.prepared.unnamed_mut().closed(self.requests.pipeline());
+        client.session.pins.insert(Part::UnnamedStatement);
+        self.prepared.unnamed.closed(self.requests.pipeline());
     }
 
     /// A pipeline that has ended has changed settings: statements that may have been parsed after
     /// that are known under the settings in force.
     pub(crate) fn restate_unnamed_after(&mut self, client: &mut Client<S>, ended: u64) {
-        let mut unnamed = std::mem::take(self.prepared.unnamed_mut());
-        unnamed.restate_after(client.prepared.unnamed_mut(), ended, |before| {
-            let effects = self.effects_of_body(&before.body, self.session.applied());
-            before.under(self.session.applied().clone(), effects)
+        let mut unnamed = std::mem::take(&mut self.prepared.unnamed);
+        unnamed.restate_after(&mut client.prepared.unnamed, ended, |before| {
+            let effects = self.effects_of_body(&before.body, &self.session.applied);
+            before.under(self.session.applied.clone(), effects)
         });
-        *self.prepared.unnamed_mut() = unnamed;
+        self.prepared.unnamed = unnamed;
     }
 
     /// `native`: by one that only the server knows. (An error before that leaves the server's
@@ -78,11 +78,11 @@ impl<S: Socket> Backend<S> {
             return;
         }
         if self.requests.is_empty() {
-            client.prepared.unnamed_mut().forget();
+            client.prepared.unnamed = None;
             return;
         }
-        let in_flight = &mut self.prepared.unnamed_mut().in_flight;
-        if native || client.prepared.unnamed().is_some() || !in_flight.is_empty() {
+        let in_flight = &mut self.prepared.unnamed.in_flight;
+        if native || client.prepared.unnamed.is_some() || !in_flight.is_empty() {
             in_flight.push_back(InFlight { makes: None, parsed: None, native });
             self.request_with(Request::Unnaming, Some(Change::Unnamed));
         }

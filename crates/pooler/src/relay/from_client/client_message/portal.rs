@@ -75,17 +75,19 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
         Ok(())
     }
 
-    /// Whether a portal is to be made of the DEALLOCATE of one of the client's own names, which the
-    /// server has under another. If so, appends a stand-in: a DEALLOCATE of a statement that exists
-    /// only for that, so that the server answers as it would, in order.
+    /// Notes the portal that the current Bind makes of a statement. Whether that is the DEALLOCATE
+    /// of one of the client's own names, which the server has under another: then a stand-in is
+    /// bound, a DEALLOCATE of a statement that exists only for that, so that the server answers as
+    /// it would, in order.
     pub(crate) fn binds_deallocate(
         &mut self,
         portal: &[u8],
+        name: &[u8],
         unusual: Option<&Unusual>,
     ) -> Result<bool, Halt> {
-        let Some(unusual) = unusual else { return Ok(false) };
-        let own = unusual.deallocates.as_ref().filter(|name| self.client.statement(name).is_some());
-        if own.is_none() {
+        self.client.note_portal(portal, unusual)?;
+        let deallocates = unusual.and_then(|unusual| unusual.deallocates.as_ref());
+        if deallocates.is_none_or(|name| self.client.statement(name).is_none()) {
             return Ok(false);
         }
         self.passage.cut(self.backend)?;
@@ -98,12 +100,12 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
             self.backend.request(Request::Injected);
             self.backend.request(Request::InjectedParse { statement: 0 });
         }
-        self.client.note_portal(portal, Some(unusual))?;
+        self.bind_instead(portal, name)?;
         Ok(true)
     }
 
     /// Passes the Bind on with the name of the stand-in.
-    pub(crate) fn bind_instead(&mut self, portal: &[u8], name: &[u8]) -> Result<(), Halt> {
+    fn bind_instead(&mut self, portal: &[u8], name: &[u8]) -> Result<(), Halt> {
         self.pass_with(portal.len() + 1 + name.len() + 1, |out| {
             build::string(out, portal);
             build::string(out, STAND_IN);
