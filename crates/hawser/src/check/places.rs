@@ -35,7 +35,9 @@ pub(super) fn take(config: &Config) -> Vec<(Grade, String)> {
     let sockets = sockets.chain(control).filter_map(|(name, path)| {
         let why = socket(path)?;
         Some(if path.parent() == Some(Path::new(OF_THE_UNIT)) {
-            (Grade::Warning, format!("{name}: {why}; hawser.service makes it when it starts"))
+            let text =
+                "is not there yet, or another user's: hawser.service makes it when it starts";
+            (Grade::Warning, format!("{name}: {OF_THE_UNIT} {text}"))
         } else {
             (Grade::Error, format!("{name}: {why}"))
         })
