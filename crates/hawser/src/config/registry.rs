@@ -439,10 +439,10 @@ settings! {
         /// Read the sources of the functions of the database for what they do to sessions: a client
         /// keeps what a function has set, made or locked, also if a trigger calls it. Hawser reads
         /// them once for each database, again after CREATE, ALTER and DROP, and, while the database
-        /// is in use, every 0.8 s if anything has changed (one query, by a server connection of
-        /// Hawser's own). If the server has the extension `hawser`, its reports count instead.
-        /// Functions in C are not read; those that EXECUTE a text which is not in their source cost
-        /// a query after each transaction that may call them.
+        /// is in use, once a second or more often if anything has changed (one query, by a server
+        /// connection of Hawser's own). If the server has the extension `hawser`, its reports count
+        /// instead. Functions in C are not read; those that EXECUTE a text which is not in their
+        /// source cost a query after each transaction that may call them.
         function_census: bool = "true", example "false";
         /// Memory for the texts of all prepared statements of all clients together, and for the
         /// names that clients have given them. At the limit, Hawser forgets those that no client
