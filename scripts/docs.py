@@ -30,13 +30,14 @@ additional-css = ["site.css"]
 [output.html.print]
 enable = false
 """
-# On a phone a table fits or is scrolled by itself, not the page.
+# On a phone a table fits or is scrolled by itself, not the page; the first page's commands fit.
 CSS = """.table-wrapper { overflow-x: auto; }
 .content img { background: #fff; border-radius: 6px; }
 @media (max-width: 620px) {
   .table-wrapper table { width: 100%; font-size: 0.85em; }
   .table-wrapper :is(td, th) { padding: 4px 6px; vertical-align: top; overflow-wrap: anywhere; min-width: 5em; }
   .table-wrapper code { white-space: pre-wrap; }
+  .content pre code { font-size: 0.8em; }
 }
 """
 

@@ -391,6 +391,8 @@ def main():
             print(f"kept: {directory}")
         else:
             shutil.rmtree(directory, ignore_errors=True)
+        with contextlib.suppress(OSError):  # others may use it, and root has another place for control sockets
+            os.rmdir(pathlib.Path(tempfile.gettempdir(), f"hawser-{os.geteuid()}"))
     if len(modules) > 1:
         report.slowest()
     print(f"{time.monotonic() - started:.0f} s")

@@ -104,7 +104,7 @@ def written(counted, timed, about):
              "Why statements grow old: [decision 6](../decisions/0006-statements-grow-old.md).", "", about, ""]
     titles = {"visits": "a client that connects, parses, executes and leaves", "steady": "Bind and Execute of a prepared statement"}
     lines += ["## Instructions of the pooler", "", report.table(
-        ["", *ages, "1s by never", "each by never"],
+        ["", *ages, "1s / never", "each / never"],
         [[titles[load], *(f"{of[age]:,.0f}" for age in ages), *(f"{of[age] / of['never']:.3f} x" for age in ages[1:])]
          for load, of in counted.items()])]
     if timed:
@@ -117,7 +117,7 @@ def written(counted, timed, about):
         lines += ["## CPU us for a client that connects, parses, executes and leaves", "",
                   f"Medians of {rounds} rounds of {CLIENTS:,} clients, one after the other, {TEXTS} texts; the ratio is the median of "
                   f"those within a round. "
-                  f"At most {COST_MAX} x is the aim of `1s`.", "", report.table(["", *ages, "1s by never", "each by never"], rows)]
+                  f"At most {COST_MAX} x is the aim of `1s`.", "", report.table(["", *ages, "1s / never", "each / never"], rows)]
     return "\n".join(lines)
 
 

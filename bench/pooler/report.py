@@ -187,14 +187,14 @@ def markdown(data, directory):
     lines = [
         "# Results",
         "",
-        "Written by `bench/pooler/run.py`; how it is measured stands in [README.md](README.md). "
+        "Written by `bench/pooler/run.py`; [README.md](README.md) says how. "
         "Medians of the rounds, in brackets lowest to highest; ratios are taken within a round.",
         "",
         f"{about['cores']} cores ({about['cpu']}), {about['memory_gib']} GiB, Linux "
         f"{about['kernel']}, PostgreSQL {about['postgres']}, {about['descriptors']:,} descriptors "
         f"to a process; {settings['rounds']} rounds of {settings['seconds']:g} s, scale "
         f"{settings['scale']}, 10 backends. "
-        + ("" if about["instructions"] else "This machine counts no instructions for us. "),
+        + ("" if about["instructions"] else "This machine does not count instructions."),
         "",
     ]
     missing = [

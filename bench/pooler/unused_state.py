@@ -195,7 +195,7 @@ def write(counted, timed, about, what, out):
     rows = [[LOADS[load], *(f"{of[name]:,.0f}" for name in names), f"{of['full'] / of['before']:.3f} x",
              f"{of['classic'] / of['before']:.3f} x", verdict(of["full"] / of["before"], INSTRUCTIONS_MAX)]
             for load, of in counted.items()]  # fmt: skip
-    lines += [report.table(["", *names, "full by before", "classic by before", "met"], rows)]
+    lines += [report.table(["", *names, "full / before", "classic / before", "met"], rows)]
     if timed:
         lines += [f"## CPU us a transaction, 100 clients (at most {TIME_MAX} x)", "",
                   "Medians of the rounds; the ratio is the median of those within a round.", ""]  # fmt: skip
@@ -204,7 +204,7 @@ def write(counted, timed, about, what, out):
             ratios = [full / before for full, before in zip(of["full"], of["before"], strict=True)]
             shown = f"{median(ratios):.3f} x ({min(ratios):.2f} to {max(ratios):.2f})"
             rows.append([load, *(f"{median(of[name]):.1f}" for name in names), shown, verdict(median(ratios), TIME_MAX)])
-        lines += [report.table(["", *names, "full by before", "met"], rows)]
+        lines += [report.table(["", *names, "full / before", "met"], rows)]
     os.makedirs(out, exist_ok=True)
     with open(os.path.join(out, "unused-state.md"), "w") as file:
         file.write("\n".join(lines))

@@ -166,6 +166,25 @@ def test_what_the_first_page_shows_works_in_an_empty_directory(env):
 
 
 @pooler_only
+def test_the_certificate_of_the_security_page_is_accepted(env):
+    """The page's block had a file of an authority that no command before it made."""
+    if not shutil.which("openssl"):
+        raise Skip("no openssl")
+    tls = section(page("security.md"), "TLS")
+    directory = pathlib.Path(env.directory) / "certificate"
+    directory.mkdir()
+    for command in re.search(r"^```\n(.*?)^```$", tls, re.MULTILINE | re.DOTALL)[1].splitlines():
+        if command.startswith(("openssl", "chmod")):  # not `cd /etc/hawser`, nor `chown`, which takes root
+            subprocess.run(command.split(), cwd=directory, check=True, capture_output=True)
+    (directory / "hawser.toml").write_text(
+        f'[listen]\naddress = "127.0.0.1:{free_port()}"\n[[database]]\nname = "*"\nservers = ["{env.cluster.address}"]\n'
+        f'[[user]]\nname = "app"\npassword = "{SECRETS["app"]}"\n' + re.search(r"```toml\n(.*?)```", tls, re.DOTALL)[1])
+    check = subprocess.run([binary(), "check", "-c", "hawser.toml"], cwd=directory, capture_output=True, text=True)
+    equal(check.returncode, 0, f"check: {check.stdout}{check.stderr}")
+    assert "certificate and key match" in check.stdout, check.stdout
+
+
+@pooler_only
 def test_manual_pages_are_of_the_program_as_it_is(env):
     directory = pathlib.Path(env.directory) / "man"
     directory.mkdir()

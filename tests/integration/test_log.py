@@ -48,6 +48,9 @@ def test_logins_name_the_client_and_refusals_name_user_and_database(env):
         the_one(pooler, "login refused", user="stranger", database="shop", code="28P01", address="127.0.0.1")
         refusal(target, "app", "hawser")
         the_one(pooler, "login refused", user="app", database="hawser", code="28000")
+        refusal(target, "app", "nodb")
+        the_one(pooler, "login refused", user="app", database="nodb", code="3D000")
+        equal([line for line in lines_of(pooler) if "functions" in line["message"]], [], "advice for a client's mistake")
         admin = env.connect(target, user="admin", database="hawser")
         the_one(pooler, "an operator has logged in to the admin console", user="admin", port=admin.sock.getsockname()[1])
 

@@ -846,7 +846,7 @@ def test_until_functions_can_be_looked_into_no_client_gets_what_they_leave(env):
                     client.execute("select * from entering")
                     seen = others(target, WHO)
                     assert all(value in (None, "") for value in seen), f"{seen} is another client's"
-                assert "could not be looked into" in target.pooler.text()
+                assert "could not be read" in target.pooler.text()
                 owner.execute("grant select on pg_proc to public")
 
                 def keeps():

@@ -307,7 +307,7 @@ def test_lag_that_is_not_known_is_not_shown_as_none(env):
             pooler = target.pooler
             equal(role(env.connect(target)), "standby")
             until(lambda: pooler.show("hosts")[0]["role"] == "standby", "it has been looked at")
-            until(lambda: "how far standbys are behind is not known" in pooler.text(), "it is said")
+            until(lambda: "how far standbys lag is not known" in pooler.text(), "it is said")
             equal(pooler.show("hosts")[0]["lag_ms"], None)
             assert "hawser_server_lag_seconds{" not in pooler.http("/metrics")[1]
             checked = subprocess.run([binary(), "check", "-c", str(pooler.config)], capture_output=True, text=True, timeout=20)
@@ -470,19 +470,22 @@ def test_databases_that_open_in_turns_use_all_servers_each(env):
 @pooler_only
 @limit(60)
 def test_a_server_that_has_no_more_connections_for_a_role_is_not_down(env):
-    """The alert for a server that is down fired at full load; with a second server no message said why."""
+    """The alert for a server that is down fired at full load, also when probes were refused; with two servers no message said why."""
     with env.cluster.superuser("postgres") as owner:
         owner.execute("alter role app2 connection limit 2")
     try:
-        for more in ([], ["127.0.0.1:1"]):  # nothing listens there
+        # (Nothing listens at port 1.)
+        for more, settings in (([], {}), (["127.0.0.1:1"], {}), ([], {"target_session_attrs": "primary", **PROBED})):
             servers = [env.cluster.address, *more]
-            with env.pooler_with(servers=servers, pool_size=6, query_wait_timeout="2s") as target:
+            with env.pooler_with(servers=servers, pool_size=6, query_wait_timeout="2s", **settings) as target:
                 clients = [env.connect(target, user="app2") for _ in range(3)]
                 for client in clients:
                     client.send(m.query("select pg_sleep(0.3)"))
                 equal([client.collect().sqlstate for client in clients], [None] * 3, "fewer connections serve all")
                 error = next(filter(None, (error for client in clients for error in client.attempt("begin; select 1").errors)))
                 assert "too many connections for role" in str(error), error
+                if settings:
+                    until(lambda: "the server refuses each login of its pools" in target.pooler.log.read_text(), "a refused probe")
                 metrics = target.pooler.http("/metrics")[1]
                 place = f"{env.cluster.socket_dir}/.s.PGSQL.{env.cluster.port}"
                 assert f'hawser_server_up{{database="*",server="{place}"}} 1' in metrics, metrics

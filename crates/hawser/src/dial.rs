@@ -354,6 +354,11 @@ impl DialError {
         self.is_fatal() && !matches!(self, Self::Tls { .. })
     }
 
+    /// Whether the server has no database of this name: a client's mistake, if clients name databases.
+    pub fn is_no_such_database(&self) -> bool {
+        matches!(self, Self::Refused { error, .. } if error.code == SqlState::INVALID_CATALOG_NAME)
+    }
+
     /// Whether the server is up, and has no more connections for this user, database or at all.
     fn is_without_room(&self) -> bool {
         matches!(self, Self::Refused { error, .. } if error.code == SqlState::TOO_MANY_CONNECTIONS)

@@ -58,9 +58,11 @@ pub fn listener_of(address: SocketAddr) -> String {
         .collect();
     match find(&inodes).into_values().next() {
         Some((pid, name)) => format!("{name} (process {pid})"),
-        None => "no process that can be seen: another user's, another container's, or an MPTCP endpoint \
-                 with this port (`hawser mptcp status`)"
-            .to_owned(),
+        None => {
+            "a process that this user cannot see (another user's, another container's), or by an \
+                 MPTCP endpoint with this port (`hawser mptcp status`)"
+                .to_owned()
+        }
     }
 }
 

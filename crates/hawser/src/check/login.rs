@@ -112,7 +112,7 @@ fn reason(error: &DialError) -> Option<String> {
                 "the server's pg_hba.conf has no line that lets it in from here"
             } else if message.contains("peer") || message.contains("ident") {
                 "not the password: the server's pg_hba.conf has `peer` or `ident` for this address, \
-                 which asks for the operating system's user. Have servers = [\"127.0.0.1:5432\"], or \
+                 which asks for the operating system's user. Set servers = [\"127.0.0.1:5432\"], or \
                  change that line to scram-sha-256 before the others"
             } else {
                 "the role may not exist or not log in"

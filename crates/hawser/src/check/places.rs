@@ -11,6 +11,9 @@ use super::Grade;
 use crate::config::{Config, ListenAddress};
 use crate::process;
 
+/// The packaged unit's RuntimeDirectory: before its first start it is not there, or another unit's.
+const OF_THE_UNIT: &str = "/run/hawser";
+
 /// What is wrong, a line each.
 pub(super) fn take(config: &Config) -> Vec<(Grade, String)> {
     let mut found = Vec::new();
@@ -28,9 +31,18 @@ pub(super) fn take(config: &Config) -> Vec<(Grade, String)> {
     let files = files.into_iter().filter_map(|(name, path)| Some((name, path?)));
     let control = start.admin.control_socket.as_deref().map(|path| ("control_socket", path));
     let wrong = files.filter_map(|(name, path)| Some((name, file(path)?)));
-    let sockets = sockets.chain(control);
-    let wrong = wrong.chain(sockets.filter_map(|(name, path)| Some((name, socket(path)?))));
-    found.extend(wrong.map(|(name, why)| (Grade::Error, format!("{name}: {why}"))));
+    let wrong = wrong.map(|(name, why)| (Grade::Error, format!("{name}: {why}")));
+    let sockets = sockets.chain(control).filter_map(|(name, path)| {
+        let why = socket(path)?;
+        Some(if path.parent() == Some(Path::new(OF_THE_UNIT)) {
+            let text =
+                "is not there yet, or another user's: hawser.service makes it when it starts";
+            (Grade::Warning, format!("{name}: {OF_THE_UNIT} {text}"))
+        } else {
+            (Grade::Error, format!("{name}: {why}"))
+        })
+    });
+    found.extend(wrong.chain(sockets));
     found
 }
 
@@ -87,5 +99,13 @@ mod tests {
         let right = text.replace("/no/such", "/tmp").replace("\"nosuchuser\"", "\"root\"");
         let right = right.replace("/tmp/run", "/tmp").replace("pidfile = \"/tmp\"", "");
         assert_eq!(take(&Config::from_str(&right, "/etc/x.toml").unwrap()), []);
+    }
+
+    #[test]
+    fn the_directory_that_the_unit_makes_is_no_error() {
+        let text = "[[database]]\nname = \"a\"\nservers = \"h:1\"\n[[user]]\nname = \"u\"\npassword = \"p\"\n\
+             [listen]\naddress = [\"127.0.0.1:6432\", \"/run/hawser\"]\n";
+        let found = take(&Config::from_str(text, "/etc/x.toml").unwrap());
+        assert!(found.iter().all(|(grade, _)| *grade == Grade::Warning), "{found:?}");
     }
 }

@@ -4,7 +4,7 @@
 //! Beside those of all commands, so that a script can tell "try again" from "mend this": `run` ends
 //! as its command did; 65 the description is wrong, 69 there is no such laboratory or it ended,
 //! 73 one of that name is up, 75 the run was not faithful and its figures are worth nothing, 77 the
-//! rights are missing, 78 this machine's kernel lacks what was asked of it. They are those of
+//! rights are missing. They are those of
 //! sysexits.h.
 
 use std::ffi::OsString;
@@ -31,8 +31,7 @@ const UNFAITHFUL: u8 = 75;
 const NO_RIGHTS: u8 = 77;
 
 const EXIT_CODES: &str = "Exit codes: 0 done, 1 failed, 2 wrong usage, 65 wrong description, 69 no such laboratory \
-                          or it ended, 73 the name is taken, 75 the run was not faithful, 77 rights are missing, \
-                          78 this machine's kernel lacks what was asked of it; \
+                          or it ended, 73 the name is taken, 75 the run was not faithful, 77 rights are missing; \
                           `run` ends as its command did.";
 
 /// A description's longest file: a mistyped name of a large file is refused, not read.

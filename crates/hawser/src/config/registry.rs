@@ -183,8 +183,8 @@ settings! {
         tcp_defer_accept: bool = "true", example "false", pgbouncer "tcp_defer_accept";
         /// Take Multipath TCP on the TCP addresses: one connection over several paths, for clients
         /// that speak it; plain TCP from all others. Further subflows need endpoints: `hawser mptcp
-        /// setup server`. Where the kernel has no MPTCP, plain TCP is served, and `hawser status`
-        /// says so.
+        /// setup server`, see [MPTCP](mptcp.md). Where the kernel has no MPTCP, plain TCP is
+        /// served, and `hawser status` says so.
         mptcp: bool = "false", example "true";
     }
 
@@ -193,9 +193,11 @@ settings! {
         /// TCP keepalive, towards clients and servers. The next three settings are for clients;
         /// servers are probed so that `server_lost_timeout` holds, by these only where it is 0.
         tcp_keepalive: bool = "true", example "false", pgbouncer "tcp_keepalive";
-        /// Silence before the first keepalive probe; 0 leaves it to the system, which waits two hours.
-        /// A client whose machine has vanished so leaves after two minutes, and gives back its
-        /// place and what it has locked; a network that is away for less than that ends no connection.
+        /// Silence before the first keepalive probe; 0 leaves it to the system, which waits two
+        /// hours. A client whose machine has vanished is disconnected after two minutes, and
+        /// releases its place and its locks; a shorter outage of the network ends no connection.
+        /// Most load balancers and NAT devices forget idle connections after four minutes or more:
+        /// a probe each minute keeps them.
         tcp_keepidle: Timeout = "60s", example "\"30s\"", unit Seconds, pgbouncer "tcp_keepidle";
         /// Time between keepalive probes; 0 leaves it to the system.
         tcp_keepintvl: Timeout = "15s", example "\"10s\"", unit Seconds, pgbouncer "tcp_keepintvl";
@@ -210,39 +212,43 @@ settings! {
         /// tunes them by itself. Setting a size ends that.
         tcp_socket_buffer: Size = "0", example "\"256KiB\"", range 0..=1 << 30, unit Bytes,
             pgbouncer "tcp_socket_buffer";
-        /// The congestion control of TCP connections that clients open: it is the side that sends that
-        /// matters, and results go to clients. `default` is the kernel's, untouched; `auto` tries
-        /// another where loss without a queue holds a connection back, and keeps it where it delivers
-        /// at least 20 % more; a name (`bbr`, `cubic`) sets that algorithm. What the kernel does not
-        /// give is said once and in `hawser status`. `hawser cc list` says what there is.
+        /// The congestion control of TCP connections that clients open. The side that sends
+        /// decides, and results go to clients. `default` is the kernel's, unchanged; `auto` tries
+        /// another if loss without a queue holds a connection back, and keeps it if it delivers at
+        /// least 20 % more; a name (`bbr`, `cubic`) sets that algorithm. If the kernel does not
+        /// have it, the log says so once, and `hawser status` shows it. `hawser cc list` shows what
+        /// this machine has, [congestion control](congestion-control.md) how `auto` decides.
         congestion: Congestion = "default", example "\"auto\"";
-        /// Manage the subflows of MPTCP connections, as `hawser mptcp manage` does: of every program in
-        /// this network namespace, not of Hawser's alone. A process of its own, which ends with this
-        /// one, sets `net.mptcp.path_manager = userspace` meanwhile. It needs root or CAP_NET_ADMIN:
-        /// with `user` set, turning it on takes a restart. Without rights, without a kernel that has
-        /// it, or where another manages, service goes on: `hawser status` says why.
+        /// Manage the subflows of MPTCP connections, as `hawser mptcp manage` does: of every
+        /// program in this network namespace, not only of Hawser. A separate process, which ends
+        /// with this one, sets `net.mptcp.path_manager = userspace` meanwhile. It needs root or
+        /// CAP_NET_ADMIN: with `user` set, turning it on takes a restart. Without the rights,
+        /// without support in the kernel, or beside another manager, Hawser serves without it:
+        /// `hawser status` says why. See [the path manager](mptcp.md#the-path-manager).
         mptcp_manage: bool = "false", example "true";
-        /// Load balancers whose connections begin with a header of the PROXY protocol, version 1 or 2, in
-        /// which they say whose connection it is: addresses, networks (`10.0.0.0/8`), `unix` for what
-        /// comes by unix sockets. `@PORT` after one: only where Hawser listens on that port. The client's
-        /// address then counts in hba_file, limits, the log and SHOW CLIENTS. A connection from here
-        /// without such a header is refused, and so is a header from anywhere else. The header comes
-        /// before TLS, within `client_login_timeout`.
+        /// Load balancers whose connections begin with a header of the PROXY protocol, version 1 or
+        /// 2, which names the client: addresses, networks (`10.0.0.0/8`), `unix` for unix sockets.
+        /// `@PORT` after one: only where Hawser listens on that port. The client's address then
+        /// counts in `hba_file`, limits, the log and SHOW CLIENTS. A connection from here without
+        /// such a header is refused, and so is a header from anywhere else. The header comes before
+        /// TLS, within `client_login_timeout`. See [behind a load
+        /// balancer](operations.md#behind-a-load-balancer).
         proxy_protocol_from: ProxySources = "", example "[\"10.0.0.0/8\", \"192.0.2.7@6433\"]";
-        /// The largest single message that is let through: a query, a bind or a row. A result as a
-        /// whole may be larger. A client that sends a longer one is cut off (54000), a server
-        /// connection that does is closed. PostgreSQL's own limit of 1 GiB holds in any case.
+        /// The largest single message that is allowed: a query, a bind or a row. A result as a
+        /// whole may be larger. A client that sends a longer message is disconnected (54000); a
+        /// server connection that does is closed. PostgreSQL's own limit of 1 GiB applies in any
+        /// case.
         max_packet_size: Size = "2147483647", example "\"64MiB\"", range 1024..=PACKET_MAX, unit Bytes,
             pgbouncer "max_packet_size";
     }
 
     /// TLS with clients.
     ClientTlsSettings in Tls, Reload {
-        /// `disable`: TLS is not offered. `allow` and `prefer`: the client chooses. `require`: no
-        /// client gets in without TLS. `verify-ca` and `verify-full`: the client must also show a
-        /// certificate of an authority in `client_tls_ca_file`.
+        /// `disable`: TLS is not offered. `allow` and `prefer`: the client chooses. `require`:
+        /// clients without TLS are refused. `verify-ca` and `verify-full`: the client must also
+        /// send a certificate of an authority in `client_tls_ca_file`.
         client_tls_sslmode: TlsMode = "disable", example "\"require\"", pgbouncer "client_tls_sslmode";
-        /// The certificate chain that clients are shown (PEM). Read again by a reload.
+        /// The certificate chain that Hawser sends to clients (PEM). Read again by a reload.
         client_tls_cert_file: Option<PathBuf> = "not set", example "\"server.crt\"",
             pgbouncer "client_tls_cert_file";
         /// Its private key (PEM). Read again by a reload.
@@ -277,7 +283,7 @@ settings! {
         /// The authorities whose server certificates are accepted (PEM).
         server_tls_ca_file: Option<PathBuf> = "not set", example "\"ca.crt\"",
             pgbouncer "server_tls_ca_file";
-        /// The certificate that servers are shown if they ask for one (PEM).
+        /// The certificate that Hawser sends to servers if they ask for one (PEM).
         server_tls_cert_file: Option<PathBuf> = "not set", example "\"client.crt\"",
             pgbouncer "server_tls_cert_file";
         /// Its private key (PEM).
@@ -299,12 +305,12 @@ settings! {
 
     /// How clients log in.
     AuthSettings in Auth, Reload {
-        /// Rules in PostgreSQL's pg_hba.conf format. Read again by a reload. Implies
-        /// `auth_type = "hba"`. Where a rule names a host, a client's address is looked up both ways,
-        /// as PostgreSQL does, and the answer believed for `dns_max_ttl`. A rule with `trust`, `cert` or
-        /// `peer` lets in users that are known (`users_file`, `[[user]]`, `auth_query`), and no others, as
-        /// in PgBouncer; of a database with `hand_over_secret_file` the server knows them. With `ldap`,
-        /// `pam` and `oauth` the directory or the issuer says who there is.
+        /// Rules in PostgreSQL's pg_hba.conf format. Read again by a reload. Implies `auth_type =
+        /// "hba"`. If a rule names a host, a client's address is looked up both ways, as PostgreSQL
+        /// does, and the answer is used for `dns_max_ttl`. A rule with `trust`, `cert` or `peer`
+        /// accepts only known users (`users_file`, `[[user]]`, `auth_query`), as in PgBouncer; for
+        /// a database with `hand_over_secret_file` the server knows them. With `ldap`, `pam` and
+        /// `oauth` the directory or the issuer knows the users.
         hba_file: Option<PathBuf> = "not set", example "\"pg_hba.conf\"", pgbouncer "auth_hba_file";
         /// Maps of system names to database users, in PostgreSQL's pg_ident.conf format.
         ident_file: Option<PathBuf> = "not set", example "\"pg_ident.conf\"",
@@ -313,27 +319,27 @@ settings! {
         auth_ca_file: Option<PathBuf> = "the system's", example "\"ca.crt\"";
         /// Users and their passwords or stored secrets, in PgBouncer's format: `"name" "secret"` a line.
         users_file: Option<PathBuf> = "not set", example "\"userlist.txt\"", pgbouncer "auth_file";
-        /// How clients prove who they are where there is no `hba_file`: `scram-sha-256`, `md5` (which
-        /// takes SCRAM where the stored secret is SCRAM, and of unknown users what most secrets ask
-        /// for, stored ones and those that were looked up; before any is known, md5), `cert` (the user
-        /// must still be known), `plain`, `trust` (likewise), `any` (every database needs a forced `user`), or `hba`. PgBouncer's default is
-        /// `md5`.
+        /// How clients authenticate if there is no `hba_file`: `scram-sha-256`, `md5` (SCRAM if the
+        /// stored secret is SCRAM; unknown users get what most secrets need, stored ones and those
+        /// that were looked up, or md5 while none is known), `cert` (the user must still be known),
+        /// `plain`, `trust` (likewise), `any` (every database needs a forced `user`), or `hba`.
+        /// PgBouncer's default is `md5`.
         auth_type: Option<AuthType> = "hba with an hba_file, else scram-sha-256", example "\"md5\"",
             pgbouncer "auth_type";
         /// The user that looks up, by `auth_query`, users that are neither in `users_file` nor in
         /// `[[user]]`. Its own password is taken from there.
         auth_user: Option<String> = "not set", example "\"hawser\"", pgbouncer "auth_user";
-        /// The query that gives name and stored secret of user `$1`; a secret that is NULL refuses the
-        /// login. Reading pg_authid takes a superuser: better a function that is SECURITY DEFINER. Its
-        /// connection has the search_path `pg_catalog, public`, whatever the database says: name the
-        /// schema of what is elsewhere.
+        /// The query that gives name and stored secret of user `$1`; a secret that is NULL refuses
+        /// the login. Only a superuser may read pg_authid: use a function that is SECURITY DEFINER
+        /// instead. The connection has the search_path `pg_catalog, public`, whatever the
+        /// database's is: write the schema of everything else.
         auth_query: String = "SELECT rolname, CASE WHEN rolvaliduntil OPERATOR(pg_catalog.<) pg_catalog.now() THEN NULL ELSE rolpassword END FROM pg_catalog.pg_authid WHERE rolname OPERATOR(pg_catalog.=) $1 AND rolcanlogin",
             example "\"SELECT * FROM auth.lookup($1)\"", pgbouncer "auth_query";
         /// The `[[database]]` in which `auth_query` runs; without it, the one that the client asks for.
         auth_dbname: Option<String> = "not set", example "\"app\"", pgbouncer "auth_dbname";
-        /// Users who may do everything on the admin database. One string with commas, or a list.
+        /// Users who may use all commands on the admin database. One string with commas, or a list.
         admin_users: Vec<String> = "", example "[\"alice\"]", pgbouncer "admin_users";
-        /// Users who may look (SHOW) on the admin database.
+        /// Users who may use SHOW on the admin database.
         stats_users: Vec<String> = "", example "[\"prometheus\"]", pgbouncer "stats_users";
     }
 
@@ -344,15 +350,24 @@ settings! {
         /// default is `session`.
         pool_mode: PoolMode = "transaction", example "\"session\"", pgbouncer "pool_mode";
         /// What becomes of session state that cannot move to another server connection (temporary
-        /// tables, advisory locks ...) where `pool_mode` is not `session`. `full`: its client keeps the
-        /// connection while the state exists. `classic`: as with other poolers it is lost when the
-        /// transaction ends; no other client finds it.
+        /// tables, advisory locks ...) where `pool_mode` is not `session`. `full`: its client keeps
+        /// the connection while the state exists. `classic`: as with other poolers it is lost when
+        /// the transaction ends; no other client finds it. Neither holds if the server is [another
+        /// pooler in transaction mode](other-poolers.md).
         fidelity: Fidelity = "full", example "\"classic\"";
         /// Whether the [extension](extension.md) is asked what each session holds: what functions and
         /// triggers do to it is known then. `auto`: where a server has it, and in a version that is
         /// understood; others are served as with `off`. A change replaces server connections.
         extension: ExtensionUse = "auto", example "\"off\"";
-        /// Server connections at most for each pair of user and database.
+        /// Server connections for clients at most, for each pair of user and database. Hawser's own
+        /// connections are not counted: one for each database and role that asks for start values
+        /// and the [census](sessions/functions.md), one for each that asks `auth_query` (both are
+        /// closed when unused for 5 s), and one for each pool whose clients LISTEN. So a pool of 10
+        /// may have 12 connections on the server. [`max_db_connections`](#max_db_connections),
+        /// `max_user_connections`, `max_server_connections` and `max_server_connections_per_server`
+        /// count these, too: set one of them to keep a promise to a DBA. No limit counts probes
+        /// (see [`server_probe_interval`](#server_probe_interval)) and the connections of `hawser
+        /// check` (two at a time).
         pool_size: u32 = "20", example "7", range 1..=POOL_SIZE_MAX, pgbouncer "default_pool_size";
         /// Server connections that are kept open even when no client needs them, for pools that
         /// have a client or a forced `user`. Never more than `pool_size`.
@@ -364,18 +379,18 @@ settings! {
         /// How long a client waits before the reserve is opened for it; 0 never opens it.
         reserve_pool_timeout: Timeout = "5s", example "\"2s\"", unit Seconds,
             pgbouncer "reserve_pool_timeout";
-        /// How many server connections that sit idle in a transaction do not count against `pool_size`:
-        /// transactions left open then delay no other client. Nor do those whose clients have taken
-        /// nothing of their results for a second, or sent nothing of a message. So a pool may hold
-        /// up to `pool_size` at work and as many again that stand still: count both against the
-        /// server's max_connections. 0: `pool_size` bounds all, as in PgBouncer.
+        /// How many more server connections may open while clients idle inside transactions:
+        /// transactions left open then delay no other client, and a pool of 20 can reach 40. A
+        /// connection counts as idle, too, if its client has read nothing of its results for a
+        /// second, or has sent nothing more of a message. Count them all against the server's
+        /// max_connections. 0: `pool_size` bounds all, as in PgBouncer.
         idle_transaction_reserve: Option<u32> = "as pool_size", example "3", range 0..=POOL_SIZE_MAX;
-        /// Server connections that a pool may open beyond its size when a client has waited for a second
-        /// and all of its own wait for locks, or sit idle in a transaction or pinned: the client that has
-        /// the locks may need another connection. Where programs wait for one lock (migrations that start
-        /// together), give as many as may start. While clients wait, the server is asked once a second
-        /// which connections wait for locks. 0: none are opened, and the hint of the error at
-        /// `query_wait_timeout` has the number.
+        /// Server connections that a pool may open beyond its size when a client has waited for a
+        /// second and all of the pool's own wait for locks, or are idle in a transaction or pinned:
+        /// the client that has the locks may need another connection. If programs wait for one lock
+        /// (migrations that start together), give as many as may start. While clients wait, Hawser
+        /// asks the server once a second which connections wait for locks. 0: none are opened, and
+        /// the hint of the error at `query_wait_timeout` has the number.
         lock_wait_reserve: u32 = "0", example "10", range 0..=POOL_SIZE_MAX;
         /// How many server connections of a pool clients may keep between transactions, for session
         /// state that does not move (SHOW PINS). One client more gets an error (53400) and is
@@ -384,59 +399,63 @@ settings! {
         max_pinned: Option<Limit> = "`pool_size` and `idle_transaction_reserve` together, less one (at least 1)",
             example "5";
         /// What is sent to a server connection when a client of session mode has left it. "" sends
-        /// nothing. What it leaves, the next client of session mode finds; if it fails, the connection
-        /// is closed. Connections that clients of transaction mode have pinned get DISCARD ALL.
+        /// nothing: the next client of session mode then finds what the last one has left. If the
+        /// query fails, the connection is closed. Connections that clients of transaction mode have
+        /// pinned get DISCARD ALL.
         server_reset_query: String = "DISCARD ALL", example "\"DEALLOCATE ALL\"",
             pgbouncer "server_reset_query";
         /// Lend the server connection that has been idle longest, not the one used last. For servers
         /// behind a balancer; costs a little, because the caches of the last one are warm.
         server_round_robin: bool = "false", example "true", pgbouncer "server_round_robin";
-        /// Prepared statements kept on each server connection; beyond it the one used longest ago is
-        /// closed. A plain one takes some 12 kB of the server's memory. Where clients have statements or
-        /// settings of their own, more save the server what preparing again costs. 0 turns the support of
-        /// the protocol's prepared statements off in transaction and statement mode.
+        /// Prepared statements kept on each server connection; beyond that, the one used longest
+        /// ago is closed. A plain one takes some 12 kB of the server's memory. Raise it if clients
+        /// have many different statements, or settings of their own: fewer statements are then
+        /// prepared again. 0: no support of the protocol's prepared statements in transaction and
+        /// statement mode.
         max_prepared_statements: u32 = "500", example "50", range 0..=1_000_000,
             pgbouncer "max_prepared_statements";
-        /// How old the server's prepared statement may be when a client that parses the same text is given
-        /// it, and the server is not asked again. Changes of the schema that pass through Hawser count at
-        /// once; for all others this is how long a new client may be given the parameter types of before.
-        /// "0": each Parse goes to the server.
+        /// How old a prepared statement on the server may be to be given to a client that parses
+        /// the same text, without asking the server. Changes of the schema that pass through Hawser
+        /// count at once; after any other change, a new client may get the old parameter types for
+        /// this long. "0": each Parse goes to the server.
         parse_max_age: Duration = "1s", example "\"100ms\"", unit Seconds;
-        /// Functions that keep something in variables of their language (SD and GD of PL/Python, %_SHARED
-        /// of PL/Perl), with or without their schema: nothing else shows that. A client whose
-        /// statement has such a name as a word keeps its server connection to its end, and the
-        /// connection is closed after it; so does one whose text is longer than 16 KiB, for that is
-        /// not searched. `hawser check` lists the functions in such languages.
+        /// Functions that keep something in variables of their language (SD and GD of PL/Python,
+        /// %_SHARED of PL/Perl), with or without their schema: Hawser cannot find them by itself. A
+        /// client whose statement has such a name as a word keeps its server connection until it
+        /// disconnects, and the connection is closed after it; so does a client whose text is
+        /// longer than 16 KiB, because longer texts are not searched. `hawser check` lists the
+        /// functions in such languages.
         stateful_functions: Functions = "", example "[\"app.counts\"]";
-        /// Whether a prepared statement may depend on custom settings (`my.user`) beyond what it reads
-        /// while it runs: a function that reads one although it is declared IMMUTABLE is evaluated when
-        /// the statement is planned, and its plan kept. Clients share prepared statements only with those
-        /// that have the same custom settings, then. `"auto"`: as the census says (`function_census`);
-        /// where there is no such function, clients that differ in nothing else share them, which saves
-        /// most of what settings of their own cost. `true` shares them never. `false` promises that there
-        /// is no such function (those that read a setting are STABLE, as `current_setting` is), those of
-        /// extensions and those in C included. If the promise is broken, a client may get what follows
-        /// from another's setting; `hawser check` looks for such functions.
+        /// Whether clients with different custom settings (`my.user`) must not share a prepared
+        /// statement. They must not if a function reads a custom setting although it is declared
+        /// IMMUTABLE: it is evaluated when the statement is planned, and its plan is kept.
+        /// `"auto"`: as the census says (`function_census`). If there is no such function, clients
+        /// that differ in nothing else share statements, which saves most of what settings of their
+        /// own cost. `true`: they never share them. `false`: they always do; you promise that there
+        /// is no such function, also in extensions and in C (a function that reads a setting should
+        /// be STABLE, as `current_setting` is). If the promise is broken, a client may get a result
+        /// that follows from another client's setting; `hawser check` looks for such functions.
         custom_settings_in_plans: InPlans = "auto", example "false";
-        /// Look into the functions of the database, by their sources, for what they do to sessions: a
-        /// client keeps what a function has set, made or locked, also where a trigger calls it.
-        /// Once for each database, again after CREATE, ALTER and DROP, and every 30 s if anything
-        /// has changed; where the server has the extension `hawser`, its reports count instead.
-        /// Functions in C are not looked into; those that EXECUTE what is not in their source cost
-        /// a query to the server after each transaction that may call them.
+        /// Read the sources of the functions of the database for what they do to sessions: a client
+        /// keeps what a function has set, made or locked, also if a trigger calls it. Hawser reads
+        /// them once for each database, again after CREATE, ALTER and DROP, and, while the database
+        /// is in use, once a second or more often if anything has changed (one query, by a server
+        /// connection of Hawser's own). If the server has the extension `hawser`, its reports count
+        /// instead. Functions in C are not read; those that EXECUTE a text which is not in their
+        /// source cost a query after each transaction that may call them.
         function_census: bool = "true", example "false";
-        /// Memory for the texts of all prepared statements of all clients together, and for the names
-        /// that clients have given them. At the limit, those that no client names any more are
-        /// forgotten; where that is not enough, a new statement is not shared, and its client keeps the
-        /// server connection that has it. The same holds for the 8,193rd statement of one client, and
-        /// for one with which its names and their texts would take more than a sixteenth of this
-        /// memory (1 MiB at least).
+        /// Memory for the texts of all prepared statements of all clients together, and for the
+        /// names that clients have given them. At the limit, Hawser forgets those that no client
+        /// names any more. If that is not enough, a new statement is not shared, and its client
+        /// keeps the server connection that has it. The same applies to the 8,193rd statement of
+        /// one client, and to one with which its names and their texts would take more than a
+        /// sixteenth of this memory (1 MiB at least).
         prepared_statements_memory: Size = "256MiB", example "\"32MiB\"", range 1 << 20..=1 << 40,
             unit Bytes;
-        /// What becomes of clients of transaction and statement mode that LISTEN when the server
-        /// connection is lost that listens for them: they are disconnected with the server's error, as
-        /// they would be with a connection of their own, or get a warning that notifications may have
-        /// been lost, and are listened for again.
+        /// What happens to clients of transaction and statement mode that LISTEN when the server
+        /// connection that listens for them is lost. `disconnect`: they are disconnected with the
+        /// server's error, as with a connection of their own. `notice`: they get a warning that
+        /// notifications may have been lost, and Hawser listens for them again.
         listen_lost: ListenLost = "disconnect", example "\"notice\"";
         /// Startup parameters that PgBouncer had to ignore by configuration. All are honoured here;
         /// those named here are dropped instead, as PgBouncer does.
@@ -455,7 +474,8 @@ settings! {
         /// Clients of each user.
         max_user_client_connections: Limit = "0", example "100",
             pgbouncer "max_user_client_connections";
-        /// Server connections of each database, of all users together.
+        /// Server connections of each database, of all users together, Hawser's own (see
+        /// `pool_size`) included, except probes.
         max_db_connections: Limit = "0", example "50", pgbouncer "max_db_connections";
         /// Server connections of each user, whatever the database is.
         max_user_connections: Limit = "0", example "50", pgbouncer "max_user_connections";
@@ -505,11 +525,12 @@ settings! {
         /// `server_down_timeout`.
         server_login_retry: Duration = "15s", example "\"3s\"", at_least Duration::from_millis(1),
             unit Seconds, pgbouncer "server_login_retry";
-        /// How long no server of a database may have answered before its clients are refused at once in place
-        /// of waiting: those that wait, and those that come with a query, or with a login for which the
-        /// server is asked, until a server answers again. It is tried as `server_login_retry` says.
-        /// Clients of a database that is paused wait, and so do those of a pool whose server connections still
-        /// serve others. 0: clients wait, up to `query_wait_timeout`.
+        /// How long no server of a database may have answered before its clients are refused at
+        /// once instead of waiting, until a server answers again: clients that wait, and those that
+        /// send a query, or log in with a login for which the server is asked. Hawser tries the
+        /// servers as `server_login_retry` says. Clients of a paused database wait, and so do those
+        /// of a pool whose server connections still serve others. 0: clients wait, up to
+        /// `query_wait_timeout`.
         server_down_timeout: Timeout = "0", example "\"2s\"", unit Seconds;
         /// Time between two looks at each server of databases with `target_session_attrs` or
         /// `max_replica_lag`: one short connection, which no limit counts, asks whether the server is
@@ -520,11 +541,11 @@ settings! {
         server_probe_interval: Timeout = "1s", example "\"5s\"", unit Seconds;
         /// How long a server's machine may be silent on TCP before a connection to it is given up:
         /// no answer to a connect, no acknowledgement of what was sent, no answer to a keepalive
-        /// probe. A machine that answers is not measured by it, however long a query takes or a
-        /// server reads nothing. Not for unix sockets; without probes where `tcp_keepalive` is off.
+        /// probe. A machine that answers is not given up, however long a query takes, or the server
+        /// does not read. Not for unix sockets; without probes if `tcp_keepalive` is off.
         server_lost_timeout: Timeout = "5s", example "\"20s\"", unit Seconds;
-        /// How long the addresses of a server's name are believed, and the names of clients that rules
-        /// of `hba_file` ask for.
+        /// How long Hawser uses the addresses of a server's name, and the names of clients that
+        /// rules of `hba_file` ask for, before it looks them up again.
         dns_max_ttl: Duration = "15s", example "\"60s\"", unit Seconds, pgbouncer "dns_max_ttl";
     }
 
@@ -533,16 +554,16 @@ settings! {
         /// How long a client waits for a server connection before it gets an error.
         query_wait_timeout: Timeout = "120s", example "\"10s\"", unit Seconds,
             pgbouncer "query_wait_timeout";
-        /// After how long a client that waits for a server connection is sent a notice that it does. 0:
-        /// none is.
+        /// After how long a client that waits for a server connection gets a notice that it waits.
+        /// 0: never.
         query_wait_notify: Timeout = "0", example "\"5s\"", unit Seconds,
             pgbouncer "query_wait_notify";
         /// How long a query may run before its client is cut off. For broken networks; for slow queries
         /// the server's statement_timeout is better.
         query_timeout: Timeout = "0", example "\"5min\"", unit Seconds, pgbouncer "query_timeout";
-        /// How long a cancel request waits to reach the server, and how long a server connection that
-        /// a client has left in the middle of something may take to be tidied before it is closed: a
-        /// minute if this is off.
+        /// How long a cancel request may wait to reach the server. Also how long Hawser may take to
+        /// clean up a server connection that a client has left in the middle of something, before
+        /// it closes it: a minute if this is 0.
         cancel_wait_timeout: Timeout = "10s", example "\"3s\"", unit Seconds,
             pgbouncer "cancel_wait_timeout";
         /// How long a client may be idle outside of a transaction.
@@ -562,31 +583,32 @@ settings! {
         /// How long a transaction may take.
         transaction_timeout: Timeout = "0", example "\"10min\"", unit Seconds,
             pgbouncer "transaction_timeout";
-        /// How long a client may accept no byte of its result while another has waited for that pool for a
-        /// second and no server connection can be had for that one: after a second its own no longer
-        /// counts against `pool_size`, up to `idle_transaction_reserve`. It is then cut off, and its server
-        /// connection closed. One that goes on reading, however slowly, is not. Never in session mode or
-        /// replication.
+        /// How long a client may read nothing of its result while another client of its pool waits
+        /// and no server connection can be had for that one. The time begins when the other has
+        /// waited for a second; by then the connection of the client that does not read no longer
+        /// counts against `pool_size`, up to `idle_transaction_reserve`. The client is then
+        /// disconnected, and its server connection closed. A client that goes on reading, however
+        /// slowly, is not disconnected. Never in session mode or replication.
         client_write_timeout: Timeout = "2s", example "\"10s\"", unit Seconds;
-        /// How long a client may send no byte of a message of more than 16 KiB that it has begun, while
-        /// another has waited for that pool for a second and no server connection can be had for that one; the
-        /// whole must come within this, and a second more for each 64 KiB. A client that has said
-        /// goodbye after a query gets as long for the answer, in session mode too; then the query
-        /// is cancelled.
+        /// How long a client may stop sending within a message of more than 16 KiB while another
+        /// client of its pool has waited for a second and no server connection can be had for that
+        /// one. The whole message must arrive within this time, and a second more for each 64 KiB.
+        /// After a client has ended its session, its last query gets as long for the answer, also
+        /// in session mode; then it is cancelled.
         client_read_timeout: Timeout = "30s", example "\"10s\"", unit Seconds;
     }
 
     /// What answers outside of the PostgreSQL protocol.
     AdminSettings in Admin, Restart {
-        /// Where metrics (`/metrics`), health (`/healthz`, `/readyz`) and the dashboard (`/`) are. They
-        /// ask for no password: keep it on loopback or behind a proxy. "" turns it off. Without an address
-        /// here, a process that cannot have the default says so and goes on without them.
+        /// Where metrics (`/metrics`), health (`/healthz`, `/readyz`) and the dashboard (`/`) are.
+        /// They have no password: use loopback or a proxy. "" turns them off. If no address is set
+        /// here and the default is taken, Hawser logs that and goes on without them.
         http_address: OptionalAddress = "127.0.0.1:9632", example "\"127.0.0.1:9700\"";
-        /// Host names under which these pages are shown, beside IP addresses, `localhost`, names
-        /// without a dot and the host's own name: others get 421, because a web page from elsewhere
-        /// could read what is here by a name of its own that leads here (DNS rebinding). A name that
-        /// begins with a dot stands for all names below it, `*` for every name. `/healthz` is shown
-        /// under any. One string with commas, or a list.
+        /// Host names to which these pages are shown, beside IP addresses, `localhost`, names
+        /// without a dot and the host's own name; others get 421. Otherwise a web page could read
+        /// them by DNS rebinding, with a name of its own that leads here. A name that begins with a
+        /// dot stands for all names below it, `*` for every name. `/healthz` is shown to any. One
+        /// string with commas, or a list.
         http_hosts: Vec<String> = "", example "[\"hawser.example.org\", \".svc.cluster.local\"]";
         /// The socket that `hawser status` asks. Without it, `hawser.sock` in `$RUNTIME_DIRECTORY`
         /// (systemd's) or `$XDG_RUNTIME_DIR`; without those in `/run/hawser` for root, in `/run/user/UID`
@@ -604,11 +626,11 @@ settings! {
 
     /// Local connections past TCP.
     BypassSettings in Bypass, Restart {
-        /// Whether TCP connections of clients and to servers on this host go past the kernel's TCP/IP
-        /// stack, by BPF. `auto`: where the machine lets us (Linux 6.2, BTF, cgroup v2, root or CAP_BPF,
-        /// CAP_PERFMON and CAP_NET_ADMIN) and a self-test at the start passes, which takes up to 2 s;
-        /// else over TCP, and `hawser status` says why. `on`: or the process does not start.
-        /// `hawser bypass off` turns it off while it runs.
+        /// Whether TCP connections of clients and to servers on this host go past the kernel's
+        /// TCP/IP stack, by BPF. `auto`: if the machine allows it (Linux 6.2, BTF, cgroup v2, root
+        /// or CAP_BPF, CAP_PERFMON and CAP_NET_ADMIN) and a self-test at the start passes, which
+        /// takes up to 2 s; otherwise over TCP, and `hawser status` says why. `on`: as `auto`, but
+        /// otherwise the process does not start. `hawser bypass off` turns it off while it runs.
         enable: BypassUse = "off", example "\"auto\"";
     }
 
@@ -637,9 +659,10 @@ settings! {
 
     /// The names that clients get, and the notices at their login.
     NameSettings in Pool, Reload {
-        /// Append a client's address and port to the application_name with which it logs in: `psql -
-        /// 10.0.0.7:40123`. One without a name is called `app`. The name is cut so that both fit into
-        /// the server's 63 bytes. Each client then has a value of its own to be set on servers.
+        /// Append a client's address and port to the application_name with which it logs in: `psql
+        /// - 10.0.0.7:40123`. A client without a name gets `app`. The name is cut so that both fit
+        /// into the server's 63 bytes. Each client then has a value of its own to be set on
+        /// servers.
         application_name_add_host: bool = "false", example "true", pgbouncer "application_name_add_host";
         /// A notice that each client gets at its login: that it has reached a pooler, or that the server
         /// will soon be down. Empty: none. The admin console sends none.
@@ -656,9 +679,10 @@ settings! {
         log_disconnections: bool = "true", example "false", pgbouncer "log_disconnections";
         /// Log each error that Hawser itself sends to a client.
         log_pooler_errors: bool = "true", example "false", pgbouncer "log_pooler_errors";
-        /// Log each transaction that took so long or longer, from the client's first message to the end,
-        /// with its database, user, the time for which it waited for a server connection (`wait_ms`),
-        /// and that for which it had one (`duration_ms`). 0: none is logged. Replication is left out.
+        /// Log each transaction that took so long or longer, from the client's first message to the
+        /// end, with its database, user, the time for which it waited for a server connection
+        /// (`wait_ms`), and that for which it had one (`duration_ms`). 0: none is logged.
+        /// Replication is left out. See [logs](metrics.md#logs).
         log_min_duration: Timeout = "0", example "\"250ms\"", unit Milliseconds;
         /// Log the totals every `stats_period`.
         log_stats: bool = "true", example "false", pgbouncer "log_stats";
@@ -671,28 +695,28 @@ settings! {
     ProcessSettings in Process, Restart {
         /// Event loops. 0: one for each core that the process may use.
         loops: u32 = "0", example "2", range 0..=1024;
-        /// Threads for TLS handshakes and password hashes, below the loops' priority. 0: one for each
-        /// core.
+        /// Threads for TLS handshakes and password hashes, with a lower priority than the loops. 0:
+        /// one for each core.
         login_threads: u32 = "0", example "2", range 0..=1024;
-        /// The user to become once the sockets are open, where the process starts as root. The control
-        /// socket is given to this user, and so is the one that the server's extension asks: that works
-        /// where PostgreSQL runs as the same user.
+        /// The user to become once the sockets are open, if the process starts as root. This user
+        /// gets the control socket, and the socket that the server's extension asks: so PostgreSQL
+        /// should run as the same user.
         user: Option<String> = "not set", example "\"hawser\"", pgbouncer "user";
         /// A file for the process id. It is given to `user`.
         pidfile: Option<PathBuf> = "not set", example "\"/run/hawser/hawser.pid\"", pgbouncer "pidfile";
         /// Descriptors to ask the system for. 0: as many as the configured clients and servers can need.
         max_open_files: u32 = "0", example "20000", range 0..=1 << 30;
-        /// The number of this pooler among `peers`: clients get process ids by which its peers know whose
-        /// they are. 0: it has none.
+        /// The number of this pooler among `peers`: its clients get process ids by which its peers
+        /// recognise them. 0: it has none. [Several poolers](operations.md#several-poolers).
         peer_id: u32 = "0", example "1", range 0..=255, pgbouncer "peer_id";
-        /// Reload by itself when the configuration or a file that it names has changed (`users_file`,
-        /// `hba_file`, `ident_file`, certificates, keys and other secrets): they are looked at every second,
-        /// and read when they have stayed the same for one more. Where an orchestrator changes files and
-        /// sends no signal.
+        /// Reload when the configuration or a file that it names has changed (`users_file`,
+        /// `hba_file`, `ident_file`, certificates, keys and other secrets). Hawser looks at them
+        /// every second, and reads them when they have been unchanged for another second. Use it if
+        /// an orchestrator changes files and sends no signal.
         watch_files: bool = "false", example "true";
-        /// Whether the kernel may write the process's memory to a file when it crashes, and debuggers
-        /// of the same user may read it. It holds passwords and keys: true while a fault is looked
-        /// for.
+        /// Whether the kernel may write the process's memory to a file when it crashes, and
+        /// debuggers of the same user may read it. It holds passwords and keys: set it to true only
+        /// while you look for a fault.
         core_dumps: bool = "false", example "true";
     }
 
@@ -709,14 +733,14 @@ settings! {
         /// How long after a pooler's death, or after it was cut off from etcd, others may take its places.
         /// Whole seconds; renewed three times as often.
         etcd_lease: Duration = "10s", example "\"5s\"", at_least Duration::from_secs(2), unit Seconds;
-        /// What a pooler does that cannot renew its lease in time. `keep`: it goes on with as many server
-        /// connections as it had; others may take its places meanwhile, so that there may be more in all than
-        /// the limit. `close`: in the last third of the lease it begins to close its server connections, each
-        /// at the end of its transaction, and opens none until etcd answers.
+        /// What a pooler does if it cannot renew its lease in time. `keep`: it keeps as many server
+        /// connections as it had; others may take its places meanwhile, so the sum may exceed the
+        /// limit. `close`: in the last third of the lease it begins to close its server
+        /// connections, each at the end of its transaction, and opens none until etcd answers.
         etcd_lost: EtcdLost = "keep", example "\"close\"";
         /// The authorities, in PEM, of certificates of `https` endpoints.
         etcd_ca_file: Option<PathBuf> = "the system's", example "\"etcd-ca.crt\"";
-        /// The certificate that etcd is shown (PEM).
+        /// The certificate that Hawser sends to etcd (PEM).
         etcd_cert_file: Option<PathBuf> = "not set", example "\"etcd.crt\"";
         /// Its private key (PEM).
         etcd_key_file: Option<PathBuf> = "not set", example "\"etcd.key\"";
@@ -728,17 +752,17 @@ settings! {
 
     /// Other poolers to which the same clients connect.
     PeerSettings in Process, Reload {
-        /// The poolers that share an address with this one (after a load balancer, in several pods), this
-        /// one among them or not: `NUMBER=host:port`, or the path of a unix socket. A cancel request that
-        /// comes here, and is for a client of a peer, is sent on to that peer. Each has its own `peer_id`,
-        /// and an address at which no other one answers.
+        /// The poolers that share an address with this one (behind a load balancer, in several
+        /// pods), this one among them or not: `NUMBER=host:port`, or the path of a unix socket. A
+        /// cancel request that comes here for a client of a peer is sent on to that peer. Each has
+        /// its own `peer_id`, and an address at which no other one answers.
         peers: Vec<Peer> = "", example "[\"1=10.0.0.1:6432\", \"2=10.0.0.2:6432\"]";
     }
 
     /// The end of the process.
     ShutdownSettings in Process, Reload {
-        /// How long SIGTERM lets open transactions finish. Below the 30 s after which Kubernetes kills,
-        /// and the 90 s of systemd. 0: as long as they take.
+        /// How long open transactions may go on after SIGTERM. Shorter than the 30 s after which
+        /// Kubernetes kills, and the 90 s of systemd. 0: until they end.
         shutdown_timeout: Timeout = "25s", example "\"5s\"", unit Seconds;
     }
 
@@ -749,19 +773,21 @@ settings! {
         /// The database on the server.
         dbname: Option<String> = "the name that the client asks for", example "\"app_v2\"",
             pgbouncer "dbname";
-        /// Where the database is: `host:port`, `[v6]:port`, or a directory or path of a unix socket. One
-        /// string or a list; with several, see `target_session_attrs` and `load_balance_hosts`. `@name` in
-        /// place of a directory is an abstract socket. After a TCP address, `?mptcp=prefer` has
-        /// connections go over Multipath TCP where both ends have it, `?mptcp=require` allows nothing
-        /// else. `?congestion=auto`, or the name of an algorithm, is for what is sent to that server as
+        /// Where the database is: `host:port`, `[v6]:port`, or a directory or path of a unix
+        /// socket. One string or a list; with several, see `target_session_attrs` and
+        /// `load_balance_hosts`. `@name` in place of a directory is an abstract socket.
+        /// `?mptcp=prefer` after a TCP address uses Multipath TCP if both ends have it,
+        /// `?mptcp=require` nothing else (`"10.0.0.1:5432?mptcp=prefer"`, see [MPTCP](mptcp.md)).
+        /// `?congestion=auto`, or the name of an algorithm, is for what is sent to that server as
         /// `congestion` in `[listen]` is for clients; `&` joins both.
         servers: Vec<ServerAddress> = "required", example "[\"db1.example:5432\", \"/run/postgresql\"]";
         /// Log in to the server as this one user for all clients: one pool serves all.
         user: Option<String> = "the client's own", example "\"app\"", pgbouncer "user";
         /// The password of `user`; without it, the one in `users_file` or `[[user]]`.
         password: Option<Password> = "not set", example "\"secret\"", pgbouncer "password";
-        /// A file with the password of `user`, in place of `password`: one line, in plain text. It is read
-        /// again for each server connection that is opened.
+        /// A file with the password of `user`, in place of `password`: one line, in plain text. It
+        /// is read again for each server connection that is opened. See [passwords that
+        /// change](operations.md#passwords-that-change).
         password_file: Option<PathBuf> = "not set", example "\"db.token\"";
         /// A command that prints the password of `user` (a token of a cloud, for example), in place of
         /// `password`: the program and its arguments, without a shell. It finds the user in `PGUSER`, has
@@ -839,7 +865,7 @@ settings! {
         /// `query_wait_timeout` of this database.
         query_wait_timeout: Option<Timeout> = "as in [pool]", example "\"10s\"", unit Seconds,
             pgbouncer "query_wait_timeout";
-        /// The `client_encoding` with which server connections begin: what clients have that ask for
+        /// The `client_encoding` with which server connections begin: that of clients which ask for
         /// none. A change of this and of the next three replaces server connections.
         client_encoding: Option<String> = "the server's own", example "\"UTF8\"",
             pgbouncer "client_encoding";
@@ -855,14 +881,14 @@ settings! {
         /// transaction open, ends the session or takes longer than `server_connect_timeout`, the server
         /// connection is not used.
         connect_query: Option<String> = "not set", example "\"SELECT 1\"", pgbouncer "connect_query";
-        /// Which of several servers will do: `any`, `read-write`, `read-only`, `primary`, `standby`,
-        /// `prefer-standby`. libpq's words.
+        /// Which of several servers may serve: `any`, `read-write`, `read-only`, `primary`,
+        /// `standby`, `prefer-standby`. libpq's words.
         target_session_attrs: TargetSessionAttrs = "any", example "\"primary\"";
-        /// How much a standby may lag before it is left until it has caught up: the age of the
-        /// first WAL that the primary has written and the standby has not replayed, to
-        /// `server_probe_interval`. Without a primary in `servers`: the age of the last transaction
-        /// replayed, while received WAL waits for replay. Clients wait if no other server will do;
-        /// with `prefer-standby` they get the primary. 0: any lag will do.
+        /// How much a standby may lag before Hawser leaves it until it has caught up: the age of
+        /// the first WAL that the primary has written and the standby has not replayed, measured
+        /// every `server_probe_interval`. Without a primary in `servers`: the age of the last
+        /// transaction replayed, while received WAL waits for replay. Clients wait if no other
+        /// server is fit; with `prefer-standby` they get the primary. 0: no limit.
         max_replica_lag: Timeout = "0", example "\"10s\"", unit Seconds;
         /// Which of several servers a new connection tries first: the first that works (`disable`), or
         /// each in turn (`round-robin`, PgBouncer's default).
@@ -937,33 +963,38 @@ settings! {
 
     /// One `[link.NAME]` as it is written; [`super::LinkConfig`] is what it comes to.
     LinkEntry in Link, Reload {
-        /// This end's key: a file of `hawser link keygen`, which its user alone may read.
+        /// This end's key: a file of `hawser link keygen`, which only its user may read.
         key: Option<PathBuf> = "required", example "\"other.key\"";
-        /// Public keys of the other end, each `ed25519:...`; more than one while a key is changed. A key that
-        /// a reload takes away is revoked: its paths are closed.
+        /// Public keys of the other end, each `ed25519:...`; more than one while a key is changed.
+        /// A key that a reload removes is revoked: its paths are closed. A reload that changes only
+        /// keys of the other end ends no other connection; any other change of a link ends the
+        /// connections that it carries.
         peers: Vec<String> = "", example "[\"ed25519:AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAE=\"]";
-        /// A file of further public keys, one a line, a comment after each.
+        /// A file of further public keys, one a line, a comment after each. A reload reads it
+        /// again.
         peers_file: Option<PathBuf> = "not set", example "\"near.keys\"";
-        /// The end that dials: where the far end listens, each host or host:port (6433). Several are several
-        /// lines.
+        /// The end that dials: where the far end listens, each `host` or `host:port` (6433).
+        /// Several are several lines.
         far: Vec<String> = "", example "[\"db.example\", \"db2.example:6433\"]";
-        /// The end that dials: this host's addresses to dial from, for several lines. Empty: the route's.
+        /// The end that dials: this host's addresses to dial from, for several lines. Empty: the
+        /// route's. With as many as in `far`, the first belongs to the first, and so on; otherwise
+        /// each is dialled from each.
         from: Vec<String> = "", example "[\"192.0.2.1\"]";
         /// The end that dials: TCP connections. `auto` is one for each line, and as many more as carry more
         /// while something large is carried.
         paths: LinkPaths = "auto", example "12";
-        /// The end that accepts: where near ends connect, each address:port.
+        /// The end that accepts: where near ends connect, each `address:port`.
         listen: Vec<String> = "", example "[\"0.0.0.0:6433\"]";
-        /// The end that accepts: what may be reached, each host:port. Nothing else is.
+        /// The end that accepts: what may be reached, each `host:port`. Nothing else is.
         allow: Vec<String> = "", example "[\"127.0.0.1:5432\"]";
         /// How long connections wait while no path works, 1s to 1h.
         grace: Duration = "20s", example "\"45s\"", unit Seconds;
         /// The congestion control of this end's paths, as `congestion` in `[listen]` is for clients: of what
         /// this end sends.
         congestion: Congestion = "default", example "\"auto\"";
-        /// Whether this end compresses what it sends, with zstd: `auto` does so for bulk that shrinks, where the
-        /// paths are what limits it. What is compressed tells by its length a little of what it is: see
-        /// [compression](link.md#compression) before you set it.
+        /// Whether this end compresses what it sends, with zstd: `auto` does so for bulk that
+        /// shrinks, if the paths are the limit. The length of compressed data reveals a little of
+        /// its content: see [compression](link.md#compression) before you set it.
         compression: LinkCompression = "none", example "\"auto\"";
         /// A unix socket for `hawser link status` and `hawser link top`, for its user alone.
         socket: Option<PathBuf> = "not set", example "\"/run/hawser/link.sock\"";

@@ -156,7 +156,7 @@ fn state(fare: Option<&Fare>, look: Option<&Look>, unfit: &[Unfit]) -> ServerSta
             ServerState::Down { reason: reason.clone(), failures: *times }
         }
         (_, Some(Look { silent: true, .. }), _) => {
-            let reason = "it gives no answer to server_probe_interval's look".to_owned();
+            let reason = "it does not answer probes (server_probe_interval)".to_owned();
             ServerState::Down { reason, failures: 0 }
         }
         (.., [first, ..]) => match fault {

@@ -275,8 +275,9 @@ pub fn unfit(wants: &Wants<'_>, looks: &Looks) -> Vec<(ServerAddress, Unfit)> {
 }
 
 impl Dialler {
-    /// Looks at a server, by a connection of its own, which no limit counts. `None`: this login
-    /// cannot, because the server refuses it, or its password is not available within `within`.
+    /// Looks at a server, by a connection of its own, which no limit of ours counts. `None`: this login
+    /// cannot, because the server refuses it (it may have no more connections for this role), or its
+    /// password is not available within `within`.
     pub async fn look_at(
         &self,
         server: &ServerAddress,
@@ -307,7 +308,7 @@ impl Dialler {
                 {
                     return Some(Standing::NotAccepting);
                 }
-                Err(error) if error.ends_the_search() => return None,
+                Err(error) if error.ends_the_search() || error.is_without_room() => return None,
                 Err(_) => return Some(Standing::Unknown),
             };
             let state = talk.query(QUESTION).await.ok().as_ref().and_then(State::read);

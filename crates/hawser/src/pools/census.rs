@@ -577,17 +577,18 @@ impl Censuses {
         // Without a census of before, and a server that answers others (or the log has that already), too.
         if let Err(error) = &taken
             && (outcome == Outcome::Refused || before.is_none())
+            && !error.is_no_such_database()
             && !std::mem::replace(&mut known.failure_said, true)
         {
             tracing::warn!(
                 database = entry.key.database,
                 %error,
-                "the functions of a database could not be looked into: until they can be, each server connection of \
-                 its pools is closed after a transaction, for what functions have left in it; if none of them \
-                 changes a session, set function_census = false"
+                "the functions of a database could not be read: until they can be, each server connection of its pools \
+                 is closed after a transaction, because functions may have changed its session; if none does, set \
+                 function_census = false"
             );
         } else if let Err(error) = taken {
-            tracing::debug!(database = entry.key.database, %error, "the functions of a database could not be looked into");
+            tracing::debug!(database = entry.key.database, %error, "the functions of a database could not be read");
         }
         if failed && before.is_some() {
             return;

@@ -300,9 +300,7 @@ impl Enquiries {
             match self.ask(&route, patience, &database.auth_query, &[user.as_bytes()]).await {
                 Ok(answer) => answer,
                 Err(error) if is_no_entry(&error) => {
-                    let is_none = matches!(&error, DialError::Refused { error, .. }
-                if error.code == SqlState::INVALID_CATALOG_NAME);
-                    if stranger.is_none() || !is_none {
+                    if stranger.is_none() || !error.is_no_such_database() {
                         failed(&error); // for the operator: no client gets it
                     }
                     if let Some(stranger) = stranger {

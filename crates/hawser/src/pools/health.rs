@@ -234,8 +234,8 @@ impl Health {
                 if self.refused.insert(server.clone()) {
                     tracing::warn!(
                         %server,
-                        "no login that there is for the server gets in: what it is now is not known \
-                         (SHOW POOLS EXTENDED shows why)"
+                        "the server refuses each login of its pools: probes do not see what it is now (SHOW \
+                         POOLS EXTENDED has the reason)"
                     );
                 }
             }
@@ -303,7 +303,7 @@ impl Health {
         for database in unmeasured.difference(&self.unmeasured) {
             tracing::warn!(
                 database,
-                "none of its servers is a primary that answers: how far standbys are behind is not known, and \
+                "none of its servers is a primary that answers: how far standbys lag is not known, and \
                  max_replica_lag does not keep out one that is cut off. Name the primary in servers"
             );
         }

@@ -157,7 +157,7 @@ fn repository_file(name: &str) -> String {
     std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }
 
-/// The last line under each `### name`, by table.
+/// What is under each `### name`, by table, as one line of words.
 fn reference_page() -> BTreeMap<(String, String), String> {
     let text = repository_file("docs/configuration.md");
     let (mut table, mut name) = (String::new(), String::new());
@@ -169,20 +169,23 @@ fn reference_page() -> BTreeMap<(String, String), String> {
             heading.clone_into(&mut name);
             let new = found.insert((table.clone(), name.clone()), String::new()).is_none();
             assert!(new, "### {heading} is twice under {table}");
-        } else if !name.is_empty() && !line.trim().is_empty() {
-            found.insert((table.clone(), name.clone()), line.to_owned());
+        } else if !name.is_empty() {
+            let words = found.get_mut(&(table.clone(), name.clone())).unwrap();
+            line.split_whitespace().for_each(|word| *words += &format!("{word} "));
         }
     }
     found
 }
 
+/// The manual page is made of the declarations: both say the same.
 #[test]
-fn the_reference_page_has_each_setting_under_its_table_and_ends_with_its_default() {
+fn the_reference_page_has_each_setting_in_the_words_of_its_declaration() {
     let mut page = reference_page();
     for setting in registry::all() {
         let key = (setting.table.to_string(), setting.name.to_owned());
-        let last = page.remove(&key);
-        assert_eq!(last, Some(setting.reference()), "### {} under {}", setting.name, setting.table);
+        let words: Vec<_> = setting.doc.split_whitespace().collect();
+        let wanted = format!("{} {} ", words.join(" "), setting.reference());
+        assert_eq!(page.remove(&key), Some(wanted), "### {} under {}", setting.name, setting.table);
     }
     assert!(page.is_empty(), "headings without a setting: {:?}", page.keys());
 }
