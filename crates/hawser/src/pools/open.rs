@@ -273,10 +273,11 @@ impl Openings {
         let (conn, early) = stream
             .into_conn()
             .map_err(|error| broken(&format!("the connection was lost: {error}")))?;
-        // Between the first ReadyForQuery and the first query only notices of a server that shuts down
-        // can come: such a connection is useless.
-        if !unread.is_empty() || !early.is_empty() {
-            return Err(broken("messages after ReadyForQuery"));
+        // Between the first ReadyForQuery and the first query only the word can come with which a server ends
+        // the session (pg_terminate_backend(), a shutdown, idle_session_timeout): such a connection is useless.
+        let unasked = [unread, early].concat();
+        if !unasked.is_empty() {
+            return Err(DialError::Talk { server: name, source: TalkError::of_unasked(&unasked) });
         }
         let process = (!listens).then(|| entry.lock_waits.own(entered.process));
         let permit =
