@@ -681,6 +681,26 @@ def test_auth_query_does_not_tell_unknown_users_from_wrong_passwords(env):
 
 
 @pooler_only
+def test_who_may_not_connect_to_the_database_any_more_is_let_in_no_more(env):
+    """The pool's server connections of before served new clients all the same."""
+    server = env.server("postgres")
+    with env.pooler_with(pool_size=1) as target:
+        def refusal():
+            try:
+                with target.connect(user="app_trust", database="other") as client:
+                    client.execute("select 1")
+            except ServerError as error:
+                return error.sqlstate
+        equal(refusal(), None)
+        server.execute("revoke connect on database other from public")
+        try:
+            suite_until(lambda: refusal() == "42501", "that it is refused")
+        finally:
+            server.execute("grant connect on database other to public")
+        suite_until(lambda: refusal() is None, "that it is let in again")
+
+
+@pooler_only
 def test_auth_query_takes_valid_until_as_it_comes_and_goes(env):
     server = env.server()
     server.execute("drop role if exists app_until; create role app_until login password 'until'")

@@ -57,6 +57,8 @@ class Gate:
             while data := source.recv(65536):
                 while waits and self.hold:
                     time.sleep(0.01)
+                with contextlib.suppress(BlockingIOError):
+                    data += source.recv(65536, socket.MSG_DONTWAIT)  # what came meanwhile, in the same write
                 sink.sendall(data)
         except OSError:
             pass
@@ -129,6 +131,41 @@ def test_a_connect_query_that_ends_its_session_is_a_failed_login(env):
         failed = outcomes(target)[1]
         assert failed >= 1, failed
         assert all("connect_query" in pool["last_error"] for pool in target.pooler.show("POOLS") if pool["database"] == "q")
+
+
+@pooler_only
+def test_a_connect_query_that_copies_leaves_no_answer_for_a_client(env):
+    """Each client got the answer to the query before, another client's too: the Sync after the CopyFail had an answer of its own."""
+    with env.connect() as maker:
+        maker.execute("drop table if exists copied_at_connect; create table copied_at_connect (a int)")
+        maker.execute("grant all on copied_at_connect to app_trust")
+    with env.pooler_with(append=database(env, "copy copied_at_connect from stdin"), pool_size=1) as target:
+        for number in range(4):
+            with env.connect(target, database="q", user="app_trust") as client:
+                for query in range(3):
+                    equal(client.value(f"select '{number}.{query}'"), f"{number}.{query}")
+        assert "connect_query failed" in target.pooler.text()
+
+
+@pooler_only
+def test_a_server_connection_that_is_ended_as_soon_as_it_is_open_is_told_with_the_servers_words(env):
+    """`the server broke the protocol: messages after ReadyForQuery`, where a superuser or a shutdown had ended it."""
+    admin = env.server()
+    with Gate(env.cluster.port) as gate, env.pooler_with(servers=[f"127.0.0.1:{gate.port}"], server_tls_sslmode="disable",
+                                                         function_census=False, pool_size=2) as target:
+        busy = env.connect(target, user="app_trust")
+        busy.execute("begin")
+        waits = env.connect(target, user="app_trust")
+        begun = "from pg_stat_activity where usename = 'app_trust' and state = 'idle' and application_name <> 'hawser'"
+        gate.hold = True
+        waits.send(m.query("select 'served'"))
+        until(lambda: admin.value(f"select count(*) {begun}") == "1", "the server has let it in")
+        admin.execute(f"select pg_terminate_backend(pid, 5000) {begun}")
+        time.sleep(0.2)  # its last word has come to the gate
+        gate.hold = False
+        equal(waits.collect().rows, [("served",)])
+        said = [line for line in target.pooler.text().splitlines() if "no server connection can be opened" in line]
+        assert len(said) == 1 and "terminating connection due to administrator command (57P01)" in said[0], said
 
 
 @pooler_only

@@ -5,7 +5,7 @@ import time
 from concurrent import futures
 
 from harness import messages as m
-from harness.suite import Skip, equal, limit, until
+from harness.suite import Skip, equal, limit, on_every_backend, pooler_only, until
 
 TAKES_SECONDS = 90
 
@@ -855,6 +855,66 @@ def test_until_functions_can_be_looked_into_no_client_gets_what_they_leave(env):
                 until(keeps, "the functions are known")
         finally:
             owner.execute("grant select on pg_proc to public")
+
+
+@pooler_only
+@limit(90)
+def test_while_a_known_database_cannot_be_looked_into_no_client_gets_what_functions_leave(env):
+    """The pool has all connections that its role may have, or the look is refused: what was known before counted for ever."""
+    quiet = "create or replace function past_look() returns text language sql as $$ select 'quiet'::text $$"
+    sets = ("create or replace function past_look() returns text language plpgsql as $$ begin perform "
+            "set_config('app.tenant', 'another tenant', false); return 'sets'; end $$")
+    limited = ("alter role app2 connection limit 2; select pg_terminate_backend(pid) from pg_stat_activity where usename = 'app2' and "
+               "application_name = 'hawser'")
+    with env.cluster.superuser() as owner:
+        for deny, permit in ((limited, "alter role app2 connection limit -1"),
+                             ("revoke select on pg_proc from public", "grant select on pg_proc to public")):
+            owner.execute(quiet)
+            try:
+                with env.pooler_with(pool_size=2) as target:
+                    clients = [env.connect(target, user="app2") for _ in range(3)]
+                    for client in clients[:2]:
+                        client.execute("begin; select past_look()")
+                    owner.execute(deny)
+                    owner.execute(sets)
+                    end = time.monotonic() + CENSUS_SECONDS
+                    while time.monotonic() < end:
+                        clients[0].execute("select 1")
+                        time.sleep(0.01)
+                    for client in clients[:2]:
+                        client.execute("commit")
+                    for _ in range(3):
+                        equal(clients[0].value("select past_look()"), "sets")
+                        equal([result.value for result in on_every_backend(clients[1:], TENANT)], [None, None], deny)
+                    if deny == limited:
+                        look = "select count(*) from pg_stat_activity where usename = 'app2' and application_name = 'hawser'"
+                        until(lambda: owner.value(look) == "1", "that a server connection gives way to the look")
+            finally:
+                owner.execute(permit)
+
+
+@pooler_only
+def test_what_is_replaced_while_the_database_is_paused_is_known_from_the_first_call_on(env):
+    """A migration on a direct connection between PAUSE and RESUME: its tenant was the next client's for a second."""
+    quiet = "create or replace function paused_f() returns text language sql as $$ select 'quiet'::text $$"
+    sets = ("create or replace function paused_f() returns text language plpgsql as $$ begin perform "
+            "set_config('app.tenant', 'another tenant', false); return 'sets'; end $$")
+    owner = env.server()
+    owner.execute(quiet)
+    with env.pooler_with(pool_size=1) as target, target.pooler.admin() as console:
+        first, second = env.connect(target), env.connect(target)
+        equal(first.value("select paused_f()"), "quiet")
+        console.execute("PAUSE app")
+        owner.execute(sets)
+        time.sleep(CENSUS_SECONDS)
+        console.execute("RESUME app")
+        equal(first.value("select paused_f()"), "sets")
+        equal(second.value(TENANT), None)
+
+        def is_kept():
+            first.execute("select paused_f()")
+            return [first.value(TENANT), second.value(TENANT)] == ["another tenant", None]
+        until(is_kept, "the functions are known again")
 
 
 def test_a_roles_timeout_does_not_end_the_look_at_functions(env):

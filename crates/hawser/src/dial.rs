@@ -360,7 +360,7 @@ impl DialError {
     }
 
     /// Whether the server is up, and has no more connections for this user, database or at all.
-    fn is_without_room(&self) -> bool {
+    pub fn is_without_room(&self) -> bool {
         matches!(self, Self::Refused { error, .. } if error.code == SqlState::TOO_MANY_CONNECTIONS)
     }
 

@@ -46,6 +46,20 @@ pub enum TalkError {
     Server(Box<ClientError>),
 }
 
+impl TalkError {
+    /// Why a server has sent this after ReadyForQuery: it ends the session, or breaks the protocol.
+    pub fn of_unasked(bytes: &[u8]) -> Self {
+        match frame::header(bytes) {
+            Framed::Header(header)
+                if header.kind == backend::ERROR && bytes.len() >= header.total() =>
+            {
+                Self::Server(server_error(&bytes[HEADER_BYTES..header.total()]).into())
+            }
+            _ => Self::Protocol("messages after ReadyForQuery".to_owned()),
+        }
+    }
+}
+
 impl From<io::Error> for TalkError {
     fn from(error: io::Error) -> Self {
         if error.kind() == io::ErrorKind::UnexpectedEof { Self::Closed } else { Self::Io(error) }
@@ -225,7 +239,7 @@ impl Talk {
     pub async fn run(&mut self, sql: &str) -> Result<Ended, TalkError> {
         build::query(&mut self.output, sql.as_bytes());
         self.send().await?;
-        self.end().await
+        self.end(&[]).await
     }
 
     /// Runs a query with parameters, as text, to its end.
@@ -241,14 +255,13 @@ impl Talk {
         build::execute(out, b"");
         out.extend_from_slice(&build::SYNC);
         self.send().await?;
-        self.end().await?.into_answer()
+        self.end(&build::SYNC).await?.into_answer()
     }
 
-    /// Reads what the server answers, up to ReadyForQuery.
-    ///
-    /// # Errors
-    /// The conversation is over.
-    pub async fn end(&mut self) -> Result<Ended, TalkError> {
+    /// Reads the answer, up to ReadyForQuery. `after_copy` follows the CopyFail that ends a COPY FROM STDIN: a Sync in a
+    /// pipeline, whose own Sync that COPY has passed over. After a simple query one would have an answer of its own, and
+    /// each later question, a client's too, would get the answer to the one before.
+    pub async fn end(&mut self, after_copy: &[u8]) -> Result<Ended, TalkError> {
         let mut answer = Answer::default();
         let mut error = None;
         loop {
@@ -284,7 +297,7 @@ impl Talk {
                 backend::PARAMETER_STATUS => answer.reported.push(parse_status(&body)?),
                 backend::COPY_IN => {
                     build::copy_fail(&mut self.output, "no COPY is expected here");
-                    self.output.extend_from_slice(&build::SYNC);
+                    self.output.extend_from_slice(after_copy);
                     self.send().await?;
                 }
                 _ => {}

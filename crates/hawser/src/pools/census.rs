@@ -12,7 +12,8 @@
 //! Changes that bypass Hawser are known after [`WINDOW`]: until then a client may see what a
 //! function that was just made or changed has set for another.
 //! Databases with more than [`SOURCES_BYTES_MAX`] of source are not looked into, which is logged
-//! once. Of those, and as long as no look has succeeded, each text counts as one that may do anything.
+//! once. Of those, as long as no look has succeeded, and while the server has no connection or no answer for one, each
+//! text counts as one that may do anything.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -27,6 +28,7 @@ use hawser_pooler::parts::functions::census::{
 use hawser_pooler::parts::functions::known::KnownFunctions;
 use hawser_pooler::parts::start_values::parameters::ServerParameters;
 use hawser_pooler::session::part::is_reported;
+use hawser_pooler::wire::error::Severity;
 use tokio::sync::Mutex as AsyncMutex;
 use tokio::time::{sleep, timeout};
 
@@ -509,8 +511,16 @@ impl Censuses {
             *queries.entry(key).or_default() += queries_of(entry);
         }
         self.retain(|key| queries.contains_key(key));
+        let is_paused = |entry: &PoolEntry| self.shared.gates.is_paused(&entry.key.database);
+        let may_be_used: HashSet<_> =
+            entries.iter().filter(|(_, entry)| !is_paused(entry)).map(|(key, _)| key).collect();
         let mut looking = HashSet::new();
         for (key, entry) in &entries {
+            if !may_be_used.contains(key) {
+                // A pause is what migrations wait for: their changes count from the first text after it on.
+                functions_of(entry).forget();
+                continue;
+            }
             // One look serves all pools of a database.
             if looking.contains(key) || !self.may_ask(entry) || entry.client_count() == 0 {
                 continue;
@@ -574,6 +584,7 @@ impl Censuses {
             place.unanswered.store(false, Ordering::Relaxed);
         }
         let failed = taken.is_err();
+        let grows_old = taken.as_ref().is_err_and(is_unanswered_by_a_server_in_use);
         // Without a census of before, and a server that answers others (or the log has that already), too.
         if let Err(error) = &taken
             && (outcome == Outcome::Refused || before.is_none())
@@ -590,7 +601,11 @@ impl Censuses {
         } else if let Err(error) = taken {
             tracing::debug!(database = entry.key.database, %error, "the functions of a database could not be read");
         }
-        if failed && before.is_some() {
+        if failed {
+            if grows_old {
+                functions.forget();
+                known.census = None; // nor do other pools of the database get it
+            }
             return;
         }
         let Some(census) = &known.census else {
@@ -663,6 +678,15 @@ impl Censuses {
             known.fingerprint = fingerprint;
         }
         Ok(())
+    }
+}
+
+/// Whether clients are served meanwhile, so that what is known may change unseen: there is no room for the question,
+/// or it fails. (A server that is gone, or cannot be reached, serves none.)
+fn is_unanswered_by_a_server_in_use(error: &DialError) -> bool {
+    match error {
+        DialError::Talk { source: TalkError::Server(said), .. } => said.severity == Severity::Error,
+        error => error.is_without_room(),
     }
 }
 

@@ -16,7 +16,7 @@
 //! role show that its sessions would start with other values; the next backend reports which. Every
 //! user may change the settings of the own role: if that counted for others, anyone could make all
 //! server connections be replaced at any time. The fingerprint includes the role itself, which may
-//! have been made again, or may not log in any more.
+//! have been made again, and whether it may still log in and connect to the database.
 //!
 //! # Limits
 //! Clients that come [`SETTINGS_PERIOD`] after a change that bypasses Hawser see it; over a link,
@@ -68,15 +68,15 @@ const UNHINDERED: &str = "SET LOCAL statement_timeout = 0; SET LOCAL work_mem = 
      WHERE j.jit IS NULL; ";
 
 /// $1 and $2 are the roles. NULL if there is none.
-const FINGERPRINT: &str = "SELECT pg_catalog.string_agg(pg_catalog.concat(r.oid, r.rolcanlogin, (\
+const FINGERPRINT: &str = "SELECT pg_catalog.string_agg(pg_catalog.concat(r.oid, r.rolcanlogin, \
+     pg_catalog.has_database_privilege(r.oid, d.oid, 'CONNECT'), (\
      SELECT pg_catalog.md5(pg_catalog.string_agg(s::pg_catalog.text, ',' ORDER BY s::pg_catalog.text)) \
      FROM pg_catalog.pg_db_role_setting s \
      WHERE (s.setrole OPERATOR(pg_catalog.=) 0 OR s.setrole OPERATOR(pg_catalog.=) r.oid) \
-     AND (s.setdatabase OPERATOR(pg_catalog.=) 0 OR s.setdatabase OPERATOR(pg_catalog.=) (\
-     SELECT d.oid FROM pg_catalog.pg_database d \
-     WHERE d.datname OPERATOR(pg_catalog.=) pg_catalog.current_database())))), ' ' ORDER BY r.oid) \
-     FROM pg_catalog.pg_roles r WHERE r.rolname OPERATOR(pg_catalog.=) $1 \
-     OR r.rolname OPERATOR(pg_catalog.=) $2";
+     AND (s.setdatabase OPERATOR(pg_catalog.=) 0 OR s.setdatabase OPERATOR(pg_catalog.=) d.oid))), ' ' ORDER BY r.oid) \
+     FROM pg_catalog.pg_roles r, pg_catalog.pg_database d \
+     WHERE d.datname OPERATOR(pg_catalog.=) pg_catalog.current_database() \
+     AND (r.rolname OPERATOR(pg_catalog.=) $1 OR r.rolname OPERATOR(pg_catalog.=) $2)";
 
 type Secrets = HashMap<(String, String), (Instant, Option<Secret>)>;
 
@@ -392,6 +392,8 @@ impl Enquiries {
         seen.end(answer.is_ok());
         let answer = match answer {
             Ok(answer) => answer.single().unwrap_or_default().to_vec(),
+            // Without a line of before, the server refuses this one as it would a session.
+            Err(error) if is_no_entry(&error) => error.to_string().into_bytes(),
             Err(error) => {
                 tracing::debug!(%error, "could not ask for changed start values");
                 return;

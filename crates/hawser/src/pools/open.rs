@@ -11,7 +11,7 @@ use hawser_pooler::parts::report::text::{Report, ReportError};
 use hawser_pooler::parts::start_values::parameters::ServerParameters;
 use hawser_pooler::relay::{BackendSeed, ToLoop};
 use hawser_pooler::wire::TransactionStatus;
-use hawser_pooler::wire::error::{ClientError, SqlState};
+use hawser_pooler::wire::error::{ClientError, Severity, SqlState};
 use tokio::time::{sleep, timeout};
 
 use super::census::Censuses;
@@ -273,10 +273,11 @@ impl Openings {
         let (conn, early) = stream
             .into_conn()
             .map_err(|error| broken(&format!("the connection was lost: {error}")))?;
-        // Between the first ReadyForQuery and the first query only notices of a server that shuts down
-        // can come: such a connection is useless.
-        if !unread.is_empty() || !early.is_empty() {
-            return Err(broken("messages after ReadyForQuery"));
+        // Between the first ReadyForQuery and the first query only the word can come with which a server ends
+        // the session (pg_terminate_backend(), a shutdown, idle_session_timeout): such a connection is useless.
+        let unasked = [unread, early].concat();
+        if !unasked.is_empty() {
+            return Err(DialError::Talk { server: name, source: TalkError::of_unasked(&unasked) });
         }
         let process = (!listens).then(|| entry.lock_waits.own(entered.process));
         let permit =
@@ -334,20 +335,19 @@ impl Openings {
         };
         let failed = |source| DialError::Talk { server: server.clone(), source };
         let within = route.target.connect_timeout;
-        let process =
+        let answer =
             timeout(within, state_kept::process_of(session.ask())).await.map_err(silent)?;
         session.answered();
-        match process {
-            Ok(Some(process)) if process != announced && announced != 0 => {
-                entry.is_before_pooler.store(true, Ordering::Relaxed);
-            }
-            Ok(_) | Err(TalkError::Server(_)) => {
-                entry.is_before_pooler.store(false, Ordering::Relaxed);
-                locked(&entry.keeps_state).clone_from(servers);
-                return Ok(());
-            }
-            Err(error) => return Err(failed(error)),
+        let process = match answer {
+            Err(TalkError::Server(error)) if error.severity == Severity::Error => None,
+            answer => answer.map_err(failed)?,
+        };
+        if process.is_none_or(|process| process == announced) || announced == 0 {
+            entry.is_before_pooler.store(false, Ordering::Relaxed);
+            locked(&entry.keeps_state).clone_from(servers);
+            return Ok(());
         }
+        entry.is_before_pooler.store(true, Ordering::Relaxed);
         // Without a second place it is looked at with the next connection.
         let Ok(mut second) = self.dial(entry, route, false).await else { return Ok(()) };
         let kept = state_kept::is_state_kept(session.ask(), second.ask());

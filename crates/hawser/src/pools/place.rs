@@ -12,6 +12,8 @@
 //!   else a pool that has two more than this one ─► it closes the next that its client gives back
 //!   else, if this one has none, of the pools with one that have had it for a TURN, the longest
 //! ```
+//! A question of the control side makes room in the same way where it is the server that has no more connections for
+//! its role: CONNECTION LIMIT, max_connections.
 //! If limits are shared with other poolers, the first makes room once no more of the limit is
 //! available; what this pooler must give up for others ([`Places::give_up_for_others`]) is found in the
 //! same way.
@@ -290,6 +292,7 @@ impl Places {
             };
             let rank = Rank { class, since, number };
             let servers = &asker.route.target.servers;
+            let mut refusal = None;
             let (full, is_first) = match queue.ahead(rank, servers, |full| asker.is_bound_by(full))
             {
                 Ahead::Bound(full) => (full, false),
@@ -299,6 +302,11 @@ impl Places {
                         (Full::Server(server), is_first)
                     }
                     Err(DialError::Full(full)) => (full, true),
+                    // The server's own limits leave no room for a question of the control side.
+                    Err(error) if asker.entry.is_none() && error.is_without_room() => {
+                        refusal = Some(error);
+                        (Full::User(asker.user.into()), true)
+                    }
                     result => return result,
                 },
             };
@@ -307,16 +315,17 @@ impl Places {
                 queued.stand(rank, Waiting { full: full.clone(), under: under.clone() });
             }
             if is_first && !asker.patience.is_zero() && !limits.awaits_share(&full) {
-                if self.evict(asker.own(), class, &full) {
-                    continue;
+                if !self.evict(asker.own(), class, &full) {
+                    self.ask_to_give_up(asker, class, &full);
+                } else if refusal.is_none() {
+                    continue; // the place is free; a server's is once its process has ended
                 }
-                self.ask_to_give_up(asker, class, &full);
             }
             if !waits {
-                return Err(match limits.is_cut_off_from(&full) {
+                return Err(refusal.unwrap_or_else(|| match limits.is_cut_off_from(&full) {
                     true => DialError::CutOff(full),
                     false => DialError::Full(full),
-                });
+                }));
             }
             let _ = timeout(EVICTION_PERIOD, freed).await;
         }
