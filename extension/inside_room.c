@@ -42,12 +42,15 @@
 #include "storage/sinval.h"
 #include "utils/guc.h"
 #include "utils/memutils.h"
+#include "utils/wait_event.h"
 
 #define SUFFIX ".inside"
 /* The pooler answers at once; this is against a wait for ever. */
 #define ANSWER_SECONDS_MAX 5
 /* How long a wait lasts at most, in which the pooler and the postmaster may have gone. */
 #define WAIT_MS 1000
+/* The same for a client with an open transaction, which may be wanted back. */
+#define BLOCK_WAIT_MS 200
 /* How long a cancel request may be on its way. */
 #define CANCEL_WAIT_MS 10000
 /* Clients that have sent more while they were served, and are served again. */
@@ -190,30 +193,54 @@ fetch(uint32 slot, uint32 generation)
 	return fds[0];
 }
 
-/* What PostgresMain does while it waits for its client, and whether this backend may still be needed. */
+/*
+ * What PostgresMain does while it waits for its client. There is no statement
+ * that an error could be the end of, so one ends the session; a cancel request
+ * that comes now is for a statement before.
+ */
 static void
-while_idle(void)
+heed_interrupts(void)
 {
-	struct pollfd pooler = {.fd = control, .events = POLLIN};
+	bool		before = ExitOnAnyError;
 
 	ResetLatch(MyLatch);
-	/* one that came late was for a client before */
-	QueryCancelPending = false;
+	ExitOnAnyError = true;
+	HOLD_CANCEL_INTERRUPTS();
 	CHECK_FOR_INTERRUPTS();
+	RESUME_CANCEL_INTERRUPTS();
+	QueryCancelPending = false;
 	if (catchupInterruptPending)
 		ProcessCatchupInterrupt();
 	if (notifyInterruptPending)
 		ProcessNotifyInterrupt(false);
+	ExitOnAnyError = before;
+}
+
+/* Neither the postmaster nor the pooler has gone. */
+static void
+look_for_both(void)
+{
+	struct pollfd pooler = {.fd = control, .events = POLLIN};
+
+	if (!PostmasterIsAlive())
+		proc_exit(1);
+	/* it says nothing unasked: this is its end */
+	if (poll(&pooler, 1, 0) > 0)
+		proc_exit(0);
+}
+
+static void
+while_idle(void)
+{
+	heed_interrupts();
 	if (ConfigReloadPending)
 	{
 		ConfigReloadPending = false;
 		ProcessConfigFile(PGC_SIGHUP);
 	}
-	if (!PostmasterIsAlive())
-		proc_exit(1);
-	/* it says nothing unasked: this is its end */
-	if (!hawser_inside || poll(&pooler, 1, 0) > 0)
+	if (!hawser_inside)
 		proc_exit(0);
+	look_for_both();
 }
 
 static void
@@ -325,20 +352,34 @@ let_cancel_arrive(uint32 slot)
 	QueryCancelPending = false;
 }
 
-/* A transaction of the client that is served has ended, after so many us. */
-void
-room_count(uint32 received, uint32 sent, bool binds, uint32 parses, int64 us)
+/* One more that has taken so many us. */
+static void
+count_time(int first, int64 us)
 {
 	uint32		time = Max(0, Min(us, PG_INT32_MAX));
 	int			class = time <= 50 ? 0 : pg_leftmost_one_pos32((time - 1) / 50) + 1;
 
-	counted[B_TRANSACTIONS]++;
+	counted[first + T_COUNT]++;
+	counted[first + T_US] += time;
+	counted[first + T_CLASSES + Min(class, CLASSES - 1)]++;
+}
+
+/* A message of the client that is served has been answered, after so many us. */
+void
+room_count_query(uint32 received, uint32 sent, bool binds, uint32 parses, int64 us)
+{
 	counted[B_RECEIVED] += received;
 	counted[B_SENT] += sent;
 	counted[B_BINDS] += binds;
 	counted[B_PARSES] += parses;
-	counted[B_TIME_US] += time;
-	counted[B_CLASSES + Min(class, CLASSES - 1)]++;
+	count_time(B_QUERIES, us);
+}
+
+/* Its transaction has ended, likewise. */
+void
+room_count_transaction(int64 us)
+{
+	count_time(B_TRANSACTIONS, us);
 }
 
 static char *
@@ -415,12 +456,44 @@ room_lost(const InsideClient *client)
 	give_up(client->slot, TO_POOLER_LOST, NULL, 0);
 }
 
-/* This backend serves it to its end, and no other. */
-void
-room_keep(const InsideClient *client)
+/*
+ * Waits a moment for a message of the client, which has a transaction open.
+ * False: it is to be disconnected.
+ */
+bool
+room_wait(const InsideClient *client)
 {
-	served = PG_UINT32_MAX;		/* the end of this process shows the end of its session */
-	(void) say(TO_POOLER_KEPT, client->slot, client->generation, NULL, 0);
+	struct pollfd sent = {.fd = client->fd, .events = POLLIN};
+	struct timespec moment = {.tv_nsec = BLOCK_WAIT_MS * 1000000L};
+	int			found = -1;
+	sigset_t	before;
+
+	pgstat_report_wait_start(WAIT_EVENT_CLIENT_READ);
+	sigprocmask(SIG_BLOCK, &BlockSig, &before);
+	if (!InterruptPending && !MyLatch->is_set)
+		found = ppoll(&sent, 1, &moment, &before);
+	sigprocmask(SIG_SETMASK, &before, NULL);
+	pgstat_report_wait_end();
+	heed_interrupts();
+	if (found == 0)
+		look_for_both();
+	return found > 0 || pg_atomic_read_u32(word(client->slot, S_RECALL)) != RECALL_TO_END;
+}
+
+/* The pooler goes on with the client in this session, beginning with these bytes. All others are left to their room. */
+void
+room_hand_over(const InsideClient *client, const char *bytes, uint32 count, bool owed)
+{
+	while (again_count > 0)
+		give_up(again[--again_count], TO_POOLER_RETURN, NULL, 0);
+	give_up(client->slot, owed ? TO_POOLER_PAIR_OWED : TO_POOLER_PAIR, bytes, count);
+	for (uint32 slot = 0; slot < known_room; slot++)
+		forget(slot);
+	close(control);
+	close(ready_set);
+	munmap(words, word_count * sizeof(uint32));
+	control = ready_set = -1;
+	words = NULL;
 }
 
 /* Nothing in shared memory may lead out of it. */
@@ -443,18 +516,18 @@ record_of(const InsideClient *client, uint32 *length)
 	return in_arena(first, *length * sizeof(uint32));
 }
 
-/* The client's settings, R_SET or R_START: texts that end with NUL, two by two. */
+/* The client's settings: texts that end with NUL, two by two. */
 bool
-room_settings(const InsideClient *client, uint32 which, uint32 *id, const char **texts, uint32 *bytes)
+room_settings(const InsideClient *client, uint32 *id, const char **texts, uint32 *bytes)
 {
 	uint32		length;
 	const uint32 *record = record_of(client, &length);
 
 	if (record == NULL)
 		return false;
-	*id = record[which + SET_ID];
-	*bytes = record[which + SET_BYTES];
-	*texts = *id == 0 ? "" : (const char *) in_arena(record[which + SET_TEXTS], *bytes);
+	*id = record[SET_ID];
+	*bytes = record[SET_BYTES];
+	*texts = *id == 0 ? "" : (const char *) in_arena(record[SET_TEXTS], *bytes);
 	return *texts != NULL && (*id == 0 || (*bytes > 0 && (*texts)[*bytes - 1] == '\0'));
 }
 
@@ -506,29 +579,6 @@ room_name(const InsideClient *client, uint32 index, InsideName *name, const char
 	return memchr(name->body, '\0', name->body_bytes) != NULL;
 }
 
-/* The client's unnamed statement: the body of its Parse, after the name; no bytes: it has none. */
-bool
-room_unnamed(const InsideClient *client, const char **body, uint32 *bytes)
-{
-	uint32		count = pg_atomic_read_u32(word(client->slot, S_UNNAMED));
-	uint32		length,
-				at;
-	const uint32 *record;
-
-	if (count > 0)
-	{
-		*body = unnamed_of(client->slot);
-		*bytes = count - 1;
-		return *bytes <= UNNAMED_BYTES;
-	}
-	record = record_of(client, &length);
-	if (record == NULL || (at = name_at(record, length, record[R_NAMES])) == 0)
-		return false;
-	*body = (const char *) (record + at);
-	*bytes = record[R_UNNAMED_BYTES];
-	return *bytes <= (length - at) * sizeof(uint32);
-}
-
 /* Whether statements may have another meaning than when their clients prepared them. */
 bool
 room_has_old_statements(void)
@@ -550,6 +600,13 @@ uint32
 room_patience(void)
 {
 	return Min(pg_atomic_read_u32((pg_atomic_uint32 *) &words[H_PATIENCE]), PG_INT32_MAX);
+}
+
+/* Whether clients of this pool may ask for what they have drawn from sequences in an earlier transaction. */
+bool
+room_keeps_draws(void)
+{
+	return pg_atomic_read_u32((pg_atomic_uint32 *) &words[H_DRAWS]) != 0;
 }
 
 /* Whether a client has sent something that no backend has taken yet. */

@@ -10,7 +10,8 @@
 //! epoll set in which they are. So many server connections of its own become the room's backends, by
 //! `hawser.serve_inside()` of the server's extension (extension/inside.c): whichever is idle takes the
 //! next client that has sent something. What is not plain comes back over the backend's link, and the
-//! loop goes on with it ([`hawser_pooler::relay::inside`]).
+//! loop goes on with it ([`hawser_pooler::relay::inside`]); in a transaction, or when one has left something
+//! in the session, client and backend come back as a pair.
 //!
 //! # Invariants
 //! * a link joins the room for which this process has made its token, and no other
@@ -32,7 +33,7 @@ use std::time::Duration;
 
 use hawser_pooler::ids::{ClientId, PoolId, ServerAddressId};
 use hawser_pooler::relay::ToLoop;
-use hawser_pooler::relay::inside::{BackFromInside, InsideSession};
+use hawser_pooler::relay::inside::{BackFromInside, InsideSession, PairFromInside};
 use tokio::net::UnixListener;
 use tokio::sync::oneshot;
 use tokio::time::{MissedTickBehavior, interval};
@@ -70,14 +71,21 @@ struct Expected {
     process: u32,
     key: Box<[u8]>,
     /// Dropped when its link ends.
-    joined: oneshot::Sender<()>,
+    joined: oneshot::Sender<Pair>,
+}
+
+/// A client that comes back with its backend.
+struct Pair {
+    back: BackFromInside,
+    /// The backend's next ReadyForQuery is the client's.
+    owed: bool,
 }
 
 /// Backends that are about to join, by their tokens.
 type Expectations = Mutex<HashMap<String, Expected>>;
 
 /// A backend of a room, and the end of its link.
-type Serving = (Session, oneshot::Receiver<()>);
+type Serving = (Session, oneshot::Receiver<Pair>);
 
 /// All rooms.
 pub struct Inside {
@@ -216,15 +224,35 @@ impl Inside {
                 drop(opening);
                 match begun {
                     // It serves until its link ends.
-                    Ok((session, mut joined)) => {
+                    Ok((session, joined)) => {
                         room.opened();
-                        let _ = (&mut joined).await;
-                        drop(session);
+                        if let Ok(pair) = joined.await {
+                            inside.give_pair(&entry, &room, session, pair);
+                        }
                     }
                     Err(reason) => room.not_opened(&reason),
                 }
             });
         }
+    }
+
+    /// A client goes on with its backend, on its loop.
+    fn give_pair(&self, entry: &PoolEntry, room: &Room, session: Session, pair: Pair) {
+        let Pair { mut back, owed } = pair;
+        let home = back.client.home;
+        let message = match self.openings.to_seed(entry, session) {
+            Ok(mut backend) => {
+                // It counts as the room's until it ends.
+                backend.permit = Box::new((backend.permit, room.pair()));
+                ToLoop::PairFromInside(Box::new(PairFromInside { back, backend, owed }))
+            }
+            Err(error) => {
+                tracing::warn!(%error, "a client inside has lost its server connection");
+                back.lost = true;
+                ToLoop::BackFromInside(back)
+            }
+        };
+        self.shared.loops.send(home, message);
     }
 
     /// Opens a server connection, and makes it a backend of the room.
