@@ -322,6 +322,7 @@ feed_server(const char *bytes, uint32 count)
 	if (sent != count)
 		ereport(FATAL, (errmsg("hawser: a message of %u bytes did not fit into a socket pair", count)));
 	MyProcPort->sock = feed[0];
+	room_runs();
 	ended = failed = parsed = false;
 	resetStringInfo(&reports);
 }
@@ -749,6 +750,7 @@ after_answer(void)
 	}
 	if (!broken)
 		answer_ready();
+	room_has_run();
 	count_answer(parses + (bytes > 0));
 	if (status != 'I')
 	{

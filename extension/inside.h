@@ -43,6 +43,9 @@
 #define H_SCHEMA 5				/* not 0: what statements mean may have changed */
 #define H_PATIENCE 6			/* ms for which a client may take nothing of its answer while others wait; 0: no bound */
 #define H_DRAWS 7				/* not 0: what a transaction draws from sequences may be asked for later */
+#define H_PLACES 8				/* so many backends look for clients at once */
+#define H_HELD 9				/* so many do, or run what they have found; a futex */
+#define H_WAITING 10			/* so many wait until it is less than H_PLACES */
 
 /*
  * Words of a backend: what it has counted, in cache lines of its own. The
@@ -62,6 +65,7 @@
 #define T_CLASSES 2				/* up to 50 us, 100 us, 200 us ... */
 #define CLASSES 21
 #define TIME_WORDS (T_CLASSES + CLASSES)
+#define B_PLACE (B_TRANSACTIONS + TIME_WORDS)	/* 1: it is one of H_HELD */
 
 /* Words of a slot: one cache line. */
 #define SLOT_WORDS 16
@@ -145,6 +149,8 @@ typedef struct InsideName
 extern bool hawser_inside;
 extern void room_enter(const char *control_socket, const char *token);
 extern bool room_next(InsideClient *client);
+extern void room_runs(void);
+extern void room_has_run(void);
 extern void room_count_query(uint32 received, uint32 sent, bool binds, uint32 parses, int64 us);
 extern void room_count_transaction(int64 us);
 extern void room_note_unnamed(const InsideClient *client, const char *body, uint32 bytes);

@@ -9,6 +9,13 @@
  *             gives up all that it owns.
  *             Nothing in the memory is believed: each offset is checked
  *             before it is used.
+ * Places      Only H_PLACES backends look for clients and run what they send: more
+ *             would take the processors from each other in the middle of
+ *             transactions. One that runs for PLACE_MS may be blocked, and one
+ *             that waits for its client in a transaction is: both give their
+ *             place up. Transactions that are open go on at once, with more
+ *             places than there are; until these are fewer again nobody looks
+ *             for another client.
  * Signals     While there is nothing to do they are blocked from the last look
  *             for interrupts up to the wait, so that none is slept through.
  */
@@ -20,12 +27,14 @@
 #include "inside.h"
 
 #include <fcntl.h>
+#include <linux/futex.h>
 #include <poll.h>
 #include <signal.h>
 #include <sys/epoll.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <sys/time.h>
 #include <sys/un.h>
 #include <time.h>
@@ -42,6 +51,7 @@
 #include "storage/sinval.h"
 #include "utils/guc.h"
 #include "utils/memutils.h"
+#include "utils/timeout.h"
 #include "utils/wait_event.h"
 
 #define SUFFIX ".inside"
@@ -51,6 +61,8 @@
 #define WAIT_MS 1000
 /* The same for a client with an open transaction, which may be wanted back. */
 #define BLOCK_WAIT_MS 200
+/* How long a statement keeps its place. */
+#define PLACE_MS 20
 /* How long a cancel request may be on its way. */
 #define CANCEL_WAIT_MS 10000
 /* Clients that have sent more while they were served, and are served again. */
@@ -79,6 +91,7 @@ static uint32 again[AGAIN_MAX];
 static int	again_count = 0;
 static bool again_next = false; /* the next is one of those */
 static time_t looked_at = 0;
+static TimeoutId place_timeout;
 static uint32 served = PG_UINT32_MAX;	/* slot that this backend owns */
 
 static pg_atomic_uint32 *
@@ -257,6 +270,94 @@ look_around(void)
 	while_idle();
 }
 
+/* Places. */
+
+static pg_atomic_uint32 *
+header(int which)
+{
+	return (pg_atomic_uint32 *) &words[which];
+}
+
+static uint32
+places(void)
+{
+	return Max(1, pg_atomic_read_u32(header(H_PLACES)));
+}
+
+static void
+give_place(void)
+{
+	if (counted[B_PLACE] == 0)
+		return;
+	counted[B_PLACE] = 0;
+	if (pg_atomic_sub_fetch_u32(header(H_HELD), 1) < places() && pg_atomic_read_u32(header(H_WAITING)) > 0)
+		(void) syscall(SYS_futex, header(H_HELD), FUTEX_WAKE, 1, NULL, NULL, 0);
+}
+
+static void
+on_place_timeout(void)
+{
+	int			saved = errno;
+
+	give_place();
+	errno = saved;
+}
+
+/* A statement begins. */
+void
+room_runs(void)
+{
+	if (counted[B_PLACE] != 0)
+		enable_timeout_after(place_timeout, PLACE_MS);
+}
+
+/* It has ended: from now on no signal takes the place away. */
+void
+room_has_run(void)
+{
+	disable_timeout(place_timeout, false);
+}
+
+static void
+leave_place(void)
+{
+	room_has_run();
+	give_place();
+}
+
+static void
+take_place(void)
+{
+	if (counted[B_PLACE] == 0)
+		pg_atomic_fetch_add_u32(header(H_HELD), 1);
+	counted[B_PLACE] = 1;
+}
+
+/*
+ * Whether this backend may look for another client; if not, it has waited a
+ * moment. (A signal that comes just before is seen after that.)
+ */
+static bool
+may_look(void)
+{
+	struct timespec moment = {.tv_sec = WAIT_MS / 1000};
+	uint32		held = pg_atomic_read_u32(header(H_HELD));
+
+	if (counted[B_PLACE] != 0 && held > places())
+		leave_place();
+	while (counted[B_PLACE] == 0 && held < places())
+		if (pg_atomic_compare_exchange_u32(header(H_HELD), &held, held + 1))
+			counted[B_PLACE] = 1;
+	if (counted[B_PLACE] != 0)
+		return true;
+	pg_atomic_fetch_add_u32(header(H_WAITING), 1);
+	held = pg_atomic_read_u32(header(H_HELD));
+	if (held >= places())
+		(void) syscall(SYS_futex, header(H_HELD), FUTEX_WAIT, held, &moment, NULL, 0);
+	pg_atomic_fetch_sub_u32(header(H_WAITING), 1);
+	return false;
+}
+
 /* One event, if there is one at once, or within WAIT_MS. */
 static bool
 event_comes(struct epoll_event *event, bool waits)
@@ -306,6 +407,10 @@ room_next(InsideClient *client)
 	uint32		slot;
 
 	look_around();
+	if (again_count > 0)
+		take_place();
+	else if (!may_look())
+		return false;
 	if (again_next && again_count > 0)
 	{
 		again_next = false;
@@ -468,6 +573,7 @@ room_wait(const InsideClient *client)
 	int			found = -1;
 	sigset_t	before;
 
+	leave_place();
 	pgstat_report_wait_start(WAIT_EVENT_CLIENT_READ);
 	sigprocmask(SIG_BLOCK, &BlockSig, &before);
 	if (!InterruptPending && !MyLatch->is_set)
@@ -477,6 +583,8 @@ room_wait(const InsideClient *client)
 	heed_interrupts();
 	if (found == 0)
 		look_for_both();
+	if (found > 0)
+		take_place();
 	return found > 0 || pg_atomic_read_u32(word(client->slot, S_RECALL)) != RECALL_TO_END;
 }
 
@@ -486,6 +594,7 @@ room_hand_over(const InsideClient *client, const char *bytes, uint32 count, bool
 {
 	while (again_count > 0)
 		give_up(again[--again_count], TO_POOLER_RETURN, NULL, 0);
+	leave_place();
 	give_up(client->slot, owed ? TO_POOLER_PAIR_OWED : TO_POOLER_PAIR, bytes, count);
 	for (uint32 slot = 0; slot < known_room; slot++)
 		forget(slot);
@@ -625,6 +734,8 @@ at_exit(int code, Datum argument)
 		give_up(served, TO_POOLER_LOST, NULL, 0);
 	while (again_count > 0)
 		give_up(again[--again_count], TO_POOLER_RETURN, NULL, 0);
+	if (words != NULL)
+		leave_place();
 }
 
 static void
@@ -679,5 +790,6 @@ room_enter(const char *control_socket, const char *token)
 	map_memory(fds[1]);
 	counted = words + HEADER_WORDS + answer.generation * BACKEND_WORDS;
 	close(fds[1]);
+	place_timeout = RegisterTimeout(USER_TIMEOUT, on_place_timeout);
 	on_proc_exit(at_exit, (Datum) 0);
 }

@@ -27,7 +27,7 @@ TABLE = {
     "servers": "database", "dbname": "database", "pool_size": "database", "min_pool_size": "database",
     "reserve_pool_size": "database", "user": "database", "password_file": "database",
     "password_command": "database", "password_max_age": "database", "proxy_protocol": "database", "hand_over": "database",
-    "hand_over_secret_file": "database", "inside_size": "database",
+    "hand_over_secret_file": "database", "inside_size": "database", "inside_places": "database",
     "password": "database", "target_session_attrs": "database",
     "max_replica_lag": "database",
     "address": "listen", "unix_socket_mode": "listen", "max_packet_size": "listen", "tcp_socket_buffer": "listen",

@@ -348,6 +348,27 @@ def test_transactions_run_inside(env):
 
 @pooler_only
 @limit(120)
+def test_a_statement_that_takes_long_gives_its_place_to_another(env):
+    with inside(env, inside_places=1) as target:
+        one, other = connect(env, target), connect(env, target)
+        goes_in(env, target, one, other)
+        one.send(m.query("select pg_sleep(3), 'takes long'"))
+        runs(env, "takes long")
+        for i in range(20):
+            equal(other.value(f"select {i}"), str(i))
+        runs(env, "takes long")
+        equal(one.collect().tags, ["SELECT 1"])
+        for _ in range(20):
+            one.execute("begin")
+            other.execute("begin")
+            equal((one.value("select 1"), other.value("select 2")), ("1", "2"))
+            one.execute("commit")
+            other.execute("commit")
+        equal(states(target).count("inside"), 2, "clients that are still inside")
+
+
+@pooler_only
+@limit(120)
 def test_in_a_transaction_what_is_not_plain_takes_the_backend_along(env):
     with inside(env) as target:
         one, other = connect(env, target), connect(env, target)

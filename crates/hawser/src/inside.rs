@@ -173,6 +173,8 @@ impl Inside {
     /// Keeps rooms as the configuration says. Ends at once where nothing is configured at the start.
     pub async fn run(self: Arc<Self>) {
         let Some(control) = self.control.get() else { return };
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        let cores = u32::try_from(cores).unwrap_or(u32::MAX);
         let mut look = interval(LOOK_PERIOD);
         look.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
@@ -184,12 +186,14 @@ impl Inside {
             };
             let mut wanted = HashSet::new();
             for entry in pools.iter().filter(|entry| serves && may(entry)) {
-                let size = entry.route.load().inside_size;
+                let route = entry.route.load();
+                let (size, places) = (route.inside_size, route.inside_places);
                 // One whose clients are not alike any more is emptied, and another takes its place.
                 let is_alike = self.room_of(entry.pool.id).is_none_or(|room| room.is_alike());
                 if size > 0 && entry.client_count() > 0 && is_alike {
                     wanted.insert(entry.pool.id);
-                    self.fill(entry, size as usize, control);
+                    let places = if places == 0 { cores } else { places };
+                    self.fill(entry, (size as usize, places), control);
                 }
             }
             let gone = locked(&self.rooms)
@@ -200,7 +204,12 @@ impl Inside {
     }
 
     /// Has as many backends opened as the pool's room lacks.
-    fn fill(self: &Arc<Self>, entry: &Arc<PoolEntry>, size: usize, control: &Path) {
+    fn fill(
+        self: &Arc<Self>,
+        entry: &Arc<PoolEntry>,
+        (size, places): (usize, u32),
+        control: &Path,
+    ) {
         let room = match self.room_of(entry.pool.id) {
             Some(room) => room,
             None => match Room::new(entry.pool.clone(), self.shared.loops.clone()) {
@@ -215,7 +224,7 @@ impl Inside {
                 }
             },
         };
-        room.look(size);
+        room.look(size, places);
         while let Some(opening) = room.open_one(size) {
             let (inside, entry, room) = (self.clone(), entry.clone(), room.clone());
             let control = control.to_owned();

@@ -53,6 +53,12 @@ const SCHEMA: usize = 5;
 const PATIENCE: usize = 6;
 /// Word of the header: what a transaction draws from sequences may be asked for later.
 const DRAWS: usize = 7;
+/// Word of the header: how many backends may look for work at once.
+const PLACES: usize = 8;
+/// Word of the header: how many do, or run what they have found.
+const HELD: usize = 9;
+/// Word of a backend: it holds a place.
+const PLACE: usize = 4 + 2 * TIME_WORDS;
 
 /// A word of a slot.
 #[derive(Clone, Copy)]
@@ -185,6 +191,18 @@ impl Memory {
         let ms = u32::try_from(patience.as_millis()).unwrap_or(u32::MAX);
         let ms = if patience.is_zero() { 0 } else { ms.max(1) };
         self.shared.words()[PATIENCE].store(ms, Ordering::Relaxed);
+    }
+
+    /// How many backends may look for work at once.
+    pub(super) fn set_places(&self, places: u32) {
+        self.shared.words()[PLACES].store(places, Ordering::Relaxed);
+    }
+
+    /// The backend in this seat has ended: one that was killed has not given its place up.
+    pub(super) fn free_place(&self, seat: &Seat) {
+        let place = HEADER_WORDS + seat.number as usize * BACKEND_WORDS + PLACE;
+        let held = self.shared.words()[place].swap(0, Ordering::SeqCst);
+        self.shared.words()[HELD].fetch_sub(held.min(1), Ordering::SeqCst);
     }
 
     /// Whether what a transaction draws from sequences may be asked for later.

@@ -127,9 +127,10 @@ impl Room {
     }
 
     /// Looks whether clients may come, and ends a change of the schema once all have left.
-    pub(super) fn look(&self, size: usize) {
+    pub(super) fn look(&self, size: usize, places: u32) {
         let mut state = locked(&self.state);
         state.closing = false;
+        state.memory.set_places(places);
         state.count(&self.pool);
         state.memory.set_patience(self.pool.settings().client_write_timeout);
         state.memory.set_keeps_draws(self.pool.keeps_draws());
@@ -324,7 +325,9 @@ impl Room {
     pub(super) fn left(&self, number: u32) {
         let mut state = locked(&self.state);
         state.count(&self.pool);
-        state.backends.remove(&number);
+        if let Some(Backend { seat, .. }) = state.backends.remove(&number) {
+            state.memory.free_place(&seat);
+        }
         let slots: Vec<u32> = state.places.values().copied().collect();
         for slot in slots {
             let (is, by) = owner(state.memory.word(slot, Word::Owner).load(Ordering::Acquire));
