@@ -582,6 +582,9 @@ leave_client(void)
 /*
  * Client and session go to the pooler together. `count` bytes of the client's
  * are read and not run; `owed`: its last message has no ReadyForQuery yet.
+ *
+ * The pooler asks by a Sync for all that this session has to say: what came
+ * unasked could reach it together with the answer that began all this.
  */
 static void
 hand_over(uint32 count, bool owed)
@@ -602,9 +605,6 @@ hand_over(uint32 count, bool owed)
 		at += 1 + length;
 	}
 	state_report_again();
-	ReportChangedGUCOptions();
-	(void) home->putmessage('Z', &status, 1);
-	(void) home->flush();
 }
 
 /* The last of the answer. */

@@ -122,7 +122,7 @@ typedef struct InsideMessage
 #define TO_POOLER_LOST 4		/* its connection is at its end */
 #define TO_POOLER_PAIR 5		/* the client comes back with this backend, and with what was read of it */
 #define TO_POOLER_SCHEMA 6
-#define TO_POOLER_PAIR_OWED 7	/* the same; the session's next ReadyForQuery is the client's */
+#define TO_POOLER_PAIR_OWED 7	/* the same; the ReadyForQuery that the pooler then asks for is the client's */
 #define TO_BACKEND_WELCOME 1	/* slot: number of the backend; generation: which of the backends' words; descriptors of epoll set and memory */
 #define TO_BACKEND_CLIENT 2		/* its descriptor */
 #define TO_BACKEND_NONE 3		/* there is no such client */

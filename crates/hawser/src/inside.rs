@@ -77,7 +77,7 @@ struct Expected {
 /// A client that comes back with its backend.
 struct Pair {
     back: BackFromInside,
-    /// The backend's next ReadyForQuery is the client's.
+    /// The client's last message awaits ReadyForQuery.
     owed: bool,
 }
 

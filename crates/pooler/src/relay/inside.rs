@@ -112,7 +112,7 @@ pub struct PairFromInside<S: Socket> {
     pub back: BackFromInside,
     /// Its backend, which has its settings and none of its statements.
     pub backend: BackendSeed<S>,
-    /// The backend's next ReadyForQuery ends the client's last message; else that has been answered.
+    /// The client's last message awaits ReadyForQuery; else that has been answered.
     pub owed: bool,
 }
 

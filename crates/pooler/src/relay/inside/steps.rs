@@ -10,6 +10,7 @@ use crate::relay::socket::{Socket, Token};
 use crate::relay::succession::Departure;
 use crate::relay::table::{Engine, Holder};
 use crate::time::Time;
+use crate::wire::build;
 use crate::wire::error::ClientError;
 
 impl<S: Socket> Engine<S> {
@@ -90,13 +91,16 @@ impl<S: Socket> Engine<S> {
             return false;
         };
         backend.session.apply(client.session.desired().clone());
-        // The server's reports come before that ReadyForQuery, and with it whether a transaction is open.
+        // A Sync asks for the server's reports, and for whether a transaction is open.
         let answers = if owed { Request::Query } else { Request::InjectedQuery };
         backend.requests.push(answers.into());
         client.serving.hold_if(!owed);
         client.times.begin_transaction(now);
         let home = self.id;
-        self.take_over(host, slot, backend, home, now).is_ok()
+        let has = self.take_over(host, slot, backend, home, now).is_ok();
+        // (If that fails, the client learns of it in its turn.)
+        let _ = has && self.write_to_backend(slot, &build::SYNC);
+        has
     }
 
     /// It is read here again.
