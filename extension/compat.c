@@ -3,21 +3,18 @@
  */
 #include "postgres.h"
 
-#include "connection.h"
 #include "compat.h"
 
 #include "access/xact.h"
 #include "access/xlog.h"
 #include "catalog/pg_database.h"
 #include "catalog/pg_proc.h"
-#include "libpq/libpq.h"
 #include "miscadmin.h"
 #include "postmaster/autovacuum.h"
 #include "postmaster/bgworker.h"
 #include "replication/walsender.h"
 #include "storage/dsm.h"
 #include "storage/ipc.h"
-#include "storage/latch.h"
 #include "storage/lwlock.h"
 #include "storage/pg_shmem.h"
 #include "storage/proc.h"
@@ -332,21 +329,6 @@ backup_is_running(void)
 #else
 	return get_backup_status() == SESSION_BACKUP_RUNNING;
 #endif
-}
-
-void
-use_client_socket(pgsocket socket)
-{
-	FreeWaitEventSet(FeBeWaitSet);
-#if PG_VERSION_NUM >= 170000
-	FeBeWaitSet = CreateWaitEventSet(NULL, FeBeWaitSetNEvents);
-#else
-	FeBeWaitSet = CreateWaitEventSet(TopMemoryContext, FeBeWaitSetNEvents);
-#endif
-	/* in the order of pq_init() */
-	AddWaitEventToSet(FeBeWaitSet, WL_SOCKET_WRITEABLE, socket, NULL, NULL);
-	AddWaitEventToSet(FeBeWaitSet, WL_LATCH_SET, PGINVALID_SOCKET, MyLatch, NULL);
-	AddWaitEventToSet(FeBeWaitSet, WL_POSTMASTER_DEATH, PGINVALID_SOCKET, NULL, NULL);
 }
 
 bool

@@ -50,9 +50,6 @@ extern void worker_detach(void);	/* from the server's memory, in a child of the 
 
 extern bool is_regular_backend(void);
 
-/* Reads and writes of this session's connection wait for this socket from now on. */
-extern void use_client_socket(pgsocket socket);
-
 /* Shared memory: what asks for it, and how many backends there may be. */
 extern void on_shmem_request(void (*request) (void));
 extern int	slots_wanted(void);

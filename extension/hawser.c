@@ -60,21 +60,6 @@ show_challenge(void)
 	return hawser_hand_over_wanted && is_regular_backend() ? secret_challenge() : "";
 }
 
-/* The session has another client from now on, which has not asked for reports. */
-void
-stop_reports(void)
-{
-	const char *const names[] = {STATE_NAME, SCHEMA_NAME, KEPT_NAME, "hawser.challenge"};
-
-	for (int i = 0; i < lengthof(names); i++)
-	{
-		Setting    *setting = settings_find(names[i]);
-
-		if (setting != NULL)
-			setting->flags &= ~GUC_REPORT;
-	}
-}
-
 /* What only the server itself may decide: of another loading none of it is in force. */
 static void
 preloaded(void)

@@ -106,6 +106,11 @@ extern bool state_is_marked(void);
 extern bool state_take_mark(void);
 /* state.c: settings that have been given to this session since are no state of it */
 extern void state_take_as_given(void);
+/* state.c: whether a transaction has drawn from sequences; that is no mark, for state_forget_draws() undoes it */
+extern bool state_take_draw(void);
+extern void state_forget_draws(void);
+/* state.c: the client learns the state again, whatever it has been told */
+extern void state_report_again(void);
 
 /* temporary.c */
 extern void temporary_created(void);

@@ -8,19 +8,24 @@
  *             the server's own reading, and what the server answers goes to
  *             the client's socket by methods in place of pqcomm.c's.
  *
- *             home ─► next client ─► its message is plain? no ─► the pooler
+ *             home ─► next client ─► its message is plain? no ─► the client goes to the pooler
  *                        ▲                  │ yes: settings that differ, a Parse of the statement
  *                        │                  ▼ that is missing, the message
- *                        └── released ◄── ReadyForQuery: idle, nothing left? no ─► kept
+ *                        │          ReadyForQuery ─► in a transaction: the client's next message,
+ *                        │                  │        and nobody else's; is that plain? no ─► handed over
+ *                        └── released ◄── idle, nothing left? no ─► handed over
  *
- *             Kept: a transaction has left something in this session. The
- *             backend is that client's own from then on, as on a direct
- *             connection, and ends with it.
+ *             Handed over: client and session go to the pooler as a pair, in
+ *             a transaction or with what one has left. To the pooler it is
+ *             then a server connection as any other, lent to that client.
  * Invariants  What leaves something is found by state.c at the end of the
  *             transaction, before the next client.
  *             While no client is served MyProcPort->sock is the pooler's, so
  *             that a FATAL goes to no client.
- *             FeBeWaitSet has the pooler's connection, or the client's that is kept.
+ *             FeBeWaitSet has the pooler's connection.
+ *             What others know of this session's settings by ParameterStatus,
+ *             the pooler knows, too: a message that changes one ends in a
+ *             hand-over, even within a transaction.
  * Limits      Messages of up to INPUT_BYTES_MAX. No COPY.
  */
 #include "postgres.h"
@@ -73,8 +78,7 @@ typedef enum Phase
 	PHASE_HOME,					/* the pooler's, up to the answer to hawser.serve_inside() */
 	PHASE_PARSING,				/* a statement that was missing: its answer is for nobody */
 	PHASE_SERVING,				/* the client's message */
-	PHASE_NAMING,				/* the client's own names, before it is kept: likewise */
-	PHASE_KEPT,					/* all that comes, as on a direct connection */
+	PHASE_ROLLING_BACK,			/* a ROLLBACK after the client has gone: likewise */
 } Phase;
 
 static Phase phase = PHASE_HOME;
@@ -94,13 +98,15 @@ static uint32 output_sent;
 static bool busy = false;		/* within the output methods */
 static bool broken = false;		/* the client takes no more */
 static bool ended = false;		/* ReadyForQuery has been put */
-static char status;				/* of that */
+static char status = 'I';		/* of that */
+static StringInfoData reports;	/* ParameterStatus messages that the client gets before that */
+static bool in_block = false;	/* the client has a transaction open */
 static bool failed = false;		/* an error has been put since the last */
 static uint32 sent_bytes = 0;	/* of the answer */
 static uint32 parses = 0;		/* before it */
 static bool parsed = false;		/* the client's own Parse has worked */
-static TimestampTz begun;
-static uint32 names_left = 0;	/* that the server has not answered yet */
+static TimestampTz begun;		/* the transaction */
+static TimestampTz sent_at;		/* the message */
 
 /* The settings that this session has for its clients. */
 static uint32 applied_id = 0;
@@ -178,6 +184,14 @@ send_output(bool waits)
 }
 
 static void
+flush_output(void)
+{
+	busy = true;
+	(void) send_output(true);
+	busy = false;
+}
+
+static void
 put_bytes(const char *bytes, size_t count)
 {
 	while (count > 0 && !broken)
@@ -193,11 +207,21 @@ put_bytes(const char *bytes, size_t count)
 	}
 }
 
-/* A setting's report that the client must not see, or knows already. */
+/*
+ * A setting's report that is not the client's doing: before its transaction it
+ * was given its own settings, which it knows.
+ */
 static bool
 is_unsaid(const char *name)
 {
-	return strncmp(name, "hawser.", strlen("hawser.")) == 0 || !state_is_marked();
+	return strncmp(name, "hawser.", strlen("hawser.")) == 0 || !(in_block || state_is_marked());
+}
+
+/* The answer is for nobody. An error of a missing statement is the client's: its transaction has failed. */
+static bool
+is_discarded(void)
+{
+	return phase == PHASE_ROLLING_BACK || (phase == PHASE_PARSING && !(in_block && failed));
 }
 
 static void
@@ -215,13 +239,22 @@ put(char kind, const char *body, size_t length)
 		failed = true;
 	else if (kind == '1')
 		parsed = true;
-	if (phase == PHASE_PARSING || phase == PHASE_NAMING || (kind == 'S' && is_unsaid(body)))
+	if (is_discarded() || (kind == 'S' && is_unsaid(body)))
 		return;
 	header[0] = kind;
 	memcpy(header + 1, &size, 4);
+	if (kind == 'S')
+	{
+		/* whether the client gets it now or by the pooler is known at ReadyForQuery */
+		appendBinaryStringInfo(&reports, header, HEADER_BYTES);
+		appendBinaryStringInfo(&reports, body, length);
+		return;
+	}
+	if (kind == 'Z')
+		return;					/* likewise: answer_ready() */
 	put_bytes(header, HEADER_BYTES);
 	put_bytes(body, length);
-	if (output_bytes >= OUTPUT_ENOUGH && kind != 'Z')
+	if (output_bytes >= OUTPUT_ENOUGH)
 		(void) send_output(true);
 }
 
@@ -289,7 +322,9 @@ feed_server(const char *bytes, uint32 count)
 	if (sent != count)
 		ereport(FATAL, (errmsg("hawser: a message of %u bytes did not fit into a socket pair", count)));
 	MyProcPort->sock = feed[0];
+	room_runs();
 	ended = failed = parsed = false;
+	resetStringInfo(&reports);
 }
 
 /* The length of the message at `at`, if it is whole and of this kind; 0: it is not. */
@@ -373,9 +408,6 @@ append_parse(StringInfo out, const char *name, uint32 name_bytes, const char *bo
 	appendBinaryStringInfo(out, body, body_bytes);
 	appendBinaryStringInfo(out, sync_message, sizeof(sync_message));
 }
-
-/* Close of the unnamed statement, and Sync. */
-static const char no_unnamed[] = {'C', 0, 0, 0, 6, 'S', 0, 'S', 0, 0, 0, 4};
 
 /* A pipeline of a named statement: with the shared name. False: it is for the pooler. */
 static bool
@@ -465,12 +497,9 @@ is_among(const char *name, const char *texts, uint32 bytes)
 }
 
 static void
-set_to(const char *name, const char *value, GucSource source)
+set_to(const char *name, const char *value)
 {
-	int			done = set_config_option(name, value, rights, source, GUC_ACTION_SET, true, WARNING, false);
-
-	/* -1: below what is in force, as what RESET gives may be */
-	if (done == 0 || (done < 0 && source == PGC_S_SESSION))
+	if (set_config_option(name, value, rights, PGC_S_SESSION, GUC_ACTION_SET, true, WARNING, false) <= 0)
 		ereport(FATAL, (errmsg("hawser: setting \"%s\" could not be given to a client", name)));
 }
 
@@ -511,7 +540,7 @@ apply_settings(void)
 	uint32		id,
 				bytes;
 
-	if (!room_settings(&client, R_SET, &id, &texts, &bytes))
+	if (!room_settings(&client, &id, &texts, &bytes))
 		return false;
 	if (id == applied_id)
 		return true;
@@ -520,7 +549,7 @@ apply_settings(void)
 	for (const char *at = applied; at < applied + applied_bytes;)
 	{
 		if (!is_among(at, texts, bytes))
-			set_to(at, NULL, PGC_S_SESSION);
+			set_to(at, NULL);
 		at += strlen(at) + 1;
 		at += strlen(at) + 1;
 	}
@@ -528,7 +557,7 @@ apply_settings(void)
 	{
 		const char *value = at + strlen(at) + 1;
 
-		set_to(at, value, PGC_S_SESSION);
+		set_to(at, value);
 		at = value + strlen(value) + 1;
 	}
 	applied = applied == NULL ? MemoryContextAlloc(TopMemoryContext, bytes + 1) : repalloc(applied, bytes + 1);
@@ -539,28 +568,6 @@ apply_settings(void)
 	return true;
 }
 
-/* What the client has started with is what RESET gives it from now on. */
-static void
-give_start(void)
-{
-	const char *texts;
-	uint32		id,
-				bytes;
-
-	if (!room_settings(&client, R_START, &id, &texts, &bytes) || id >= SETS_MAX || !may_apply(id, texts, bytes))
-		ereport(FATAL, (errmsg("hawser: the settings that a client started with cannot be given to it")));
-	for (const char *at = texts; at < texts + bytes;)
-	{
-		const char *value = at + strlen(at) + 1;
-		char	   *now = GetConfigOptionByName(at, NULL, true);
-
-		set_to(at, value, PGC_S_CLIENT);
-		if (now != NULL)
-			set_to(at, now, PGC_S_SESSION);
-		at = value + strlen(value) + 1;
-	}
-}
-
 /* Clients. */
 
 static void
@@ -568,7 +575,97 @@ leave_client(void)
 {
 	MyProcPort->sock = home_socket;
 	phase = PHASE_HOME;
+	in_block = false;
 	output_bytes = output_sent = 0;
+}
+
+/*
+ * Client and session go to the pooler together. `count` bytes of the client's
+ * are read and not run; `owed`: its last message has no ReadyForQuery yet.
+ *
+ * The pooler asks by a Sync for all that this session has to say: what came
+ * unasked could reach it together with the answer that began all this.
+ */
+static void
+hand_over(uint32 count, bool owed)
+{
+	/* the pooler prepares under the same names what it does not know to be here */
+	DropAllPreparedStatements();
+	leave_client();
+	serving = false;
+	PqCommMethods = home;
+	room_hand_over(&client, input, count, owed);
+	for (int at = 0; owed && at < reports.len;)
+	{
+		uint32		length;
+
+		memcpy(&length, reports.data + at + 1, 4);
+		length = pg_ntoh32(length);
+		(void) home->putmessage('S', reports.data + at + HEADER_BYTES, length - 4);
+		at += 1 + length;
+	}
+	state_report_again();
+}
+
+/* The last of the answer. */
+static void
+answer_ready(void)
+{
+	char		ready[] = {'Z', 0, 0, 0, 5, status};
+
+	busy = true;
+	put_bytes(reports.data, reports.len);
+	put_bytes(ready, sizeof(ready));
+	busy = false;
+	flush_output();
+}
+
+/* A message of the client's has been answered. */
+static void
+count_answer(uint32 parsed_count)
+{
+	TimestampTz now = GetCurrentTimestamp();
+
+	if (phase != PHASE_ROLLING_BACK)
+		room_count_query(input_bytes, sent_bytes, input[0] != 'Q', parsed_count, now - sent_at);
+	if (status == 'I')
+		room_count_transaction(now - begun);
+}
+
+/* Reads of the client what there is; -1: nothing yet; 0: its end. */
+static ssize_t
+receive(void)
+{
+	ssize_t		got;
+
+	do
+		got = recv(client.fd, input, INPUT_BYTES_MAX, MSG_DONTWAIT);
+	while (got < 0 && errno == EINTR);
+	if (got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK))
+		return -1;
+	input_bytes = Max(got, 0);
+	sent_bytes = parses = 0;
+	sent_at = GetCurrentTimestamp();
+	return input_bytes;
+}
+
+/* Gives the server what has been received, if it may run here. */
+static bool
+run_input(void)
+{
+	bool		missing;
+
+	if (!take_input(&missing))
+		return false;
+	if (!missing)
+	{
+		phase = PHASE_SERVING;
+		if (rewritten.len > 0)
+			feed_server(rewritten.data, rewritten.len);
+		else
+			feed_server(input, input_bytes);
+	}
+	return true;
 }
 
 /* Gives the server the next plain message of a client. */
@@ -580,135 +677,129 @@ serve_next(void)
 	for (;;)
 	{
 		ssize_t		got;
-		bool		missing;
 
 		if (!room_next(&client))
 			continue;
-		do
-			got = recv(client.fd, input, INPUT_BYTES_MAX, MSG_DONTWAIT);
-		while (got < 0 && errno == EINTR);
-		if (got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK))
+		got = receive();
+		if (got < 0)
 		{
 			room_release(&client);
 			continue;
 		}
-		input_bytes = Max(got, 0);
 		broken = false;
-		sent_bytes = parses = 0;
-		begun = GetCurrentTimestamp();
+		begun = sent_at;
 		/* one that this backend was to end before must not get its last words */
-		if (got > 0 && !ProcDiePending && apply_settings() && take_input(&missing))
-		{
-			if (missing)
-				return;
-			phase = PHASE_SERVING;
-			if (rewritten.len > 0)
-				feed_server(rewritten.data, rewritten.len);
-			else
-				feed_server(input, input_bytes);
+		if (got > 0 && !ProcDiePending && apply_settings() && run_input())
 			return;
-		}
 		room_return(&client, input, input_bytes);
 	}
 }
 
-/* The missing statement is there, or cannot be. */
+/* Ends the transaction of a client that has gone. */
 static void
-after_parse(void)
+roll_back(void)
 {
-	if (failed || room_has_old_statements() || state_take_mark())
+	static const char rollback[] = {'Q', 0, 0, 0, 13, 'R', 'O', 'L', 'L', 'B', 'A', 'C', 'K', 0};
+
+	phase = PHASE_ROLLING_BACK;
+	broken = true;
+	QueryCancelPending = false;
+	feed_server(rollback, sizeof(rollback));
+}
+
+/* The same for the client that has a transaction open. */
+static void
+serve_in_block(void)
+{
+	ended = false;
+	in_block = true;
+	for (;;)
 	{
-		/* the pooler, which has the text too, finds out why */
-		leave_client();
-		room_return(&client, input, input_bytes);
-		serve_next();
+		ssize_t		got = receive();
+
+		if (got < 0)
+		{
+			if (room_wait(&client))
+				continue;
+			hand_over(0, false);	/* it is to be disconnected */
+		}
+		else if (got == 0)
+			roll_back();
+		else if (!run_input())
+			hand_over(input_bytes, false);
 		return;
 	}
-	parses++;
-	phase = PHASE_SERVING;
-	feed_server(rewritten.data, rewritten.len);
-}
-
-/* This session is the client's from now on. */
-static void
-keep(void)
-{
-	give_start();
-	home->comm_reset();
-	PqCommMethods = home;
-	MyProcPort->sock = client.fd;
-	use_client_socket(client.fd);
-	stop_reports();
-	phase = PHASE_KEPT;
-	room_keep(&client);
-}
-
-/* A transaction has left something: first the client gets its statements under its own names. */
-static void
-begin_to_keep(void)
-{
-	uint32		count = room_name_count(&client);
-	StringInfoData names;
-	const char *body;
-	uint32		bytes;
-
-	if (status != 'I')
-		ereport(FATAL, (errmsg("hawser: a plain statement has left a transaction open")));
-	initStringInfo(&names);
-	for (uint32 i = 0; i < count; i++)
-	{
-		InsideName	name;
-		const char *own;
-		uint32		own_bytes;
-
-		if (!room_name(&client, i, &name, &own, &own_bytes))
-			ereport(FATAL, (errmsg("hawser: a client's statements cannot be read")));
-		append_parse(&names, own, own_bytes, name.body, name.body_bytes);
-	}
-	/* this session may have that of another client */
-	if (!room_unnamed(&client, &body, &bytes))
-		ereport(FATAL, (errmsg("hawser: a client's statements cannot be read")));
-	if (bytes > 0)
-		append_parse(&names, "", 0, body, bytes);
-	else
-		appendBinaryStringInfo(&names, no_unnamed, sizeof(no_unnamed));
-	if (names.len > INPUT_BYTES_MAX)
-		ereport(FATAL, (errmsg("hawser: a client has more statements than a session of its own can be given")));
-	phase = PHASE_NAMING;
-	names_left = count + 1;
-	feed_server(names.data, names.len);
-	pfree(names.data);
 }
 
 static void
 after_answer(void)
 {
 	bool		left = state_take_mark();
-
+	bool		drew = state_take_draw();
 	const char *body;
 	uint32		bytes = parsed ? unnamed_body(&body) : 0;
 
 	if (bytes > 0)
 		room_note_unnamed(&client, body, bytes);
-	room_count(input_bytes, sent_bytes, input[0] != 'Q', parses + (bytes > 0), GetCurrentTimestamp() - begun);
-	if (broken)
+	/* (the pooler counts what it gets) */
+	if (!broken && (left || (drew && room_keeps_draws()) || (status != 'I' && reports.len > 0)))
 	{
-		/* what it has left would be the next client's */
-		if (left || status != 'I')
+		flush_output();
+		hand_over(0, true);
+		return;
+	}
+	if (!broken)
+		answer_ready();
+	room_has_run();
+	count_answer(parses + (bytes > 0));
+	if (status != 'I')
+	{
+		if (!broken)
+			serve_in_block();
+		else if (phase != PHASE_ROLLING_BACK)
+			roll_back();
+		else
 			proc_exit(0);
-		leave_client();
-		room_lost(&client);
-		serve_next();
 		return;
 	}
-	if (left || status != 'I')
-	{
-		begin_to_keep();
-		return;
-	}
+	/* what it has left would be the next client's */
+	if (left)
+		proc_exit(0);
+	if (drew)
+		state_forget_draws();
 	leave_client();
-	room_release(&client);
+	if (broken)
+		room_lost(&client);
+	else
+		room_release(&client);
 	serve_next();
+}
+
+/* The missing statement is there, or cannot be. */
+static void
+after_parse(void)
+{
+	/* as if its Bind had failed */
+	if (failed && in_block)
+		after_answer();
+	else if (failed || room_has_old_statements() || (!in_block && state_take_mark()))
+	{
+		/* the pooler, which has the text too, finds out why */
+		if (in_block)
+			hand_over(input_bytes, false);
+		else
+		{
+			leave_client();
+			room_return(&client, input, input_bytes);
+			serve_next();
+		}
+	}
+	else
+	{
+		parses++;
+		phase = PHASE_SERVING;
+		feed_server(rewritten.data, rewritten.len);
+	}
 }
 
 static int
@@ -727,24 +818,12 @@ inside_flush(void)
 	}
 	if (busy)
 		return 0;
-	busy = true;
-	(void) send_output(true);
-	busy = false;
 	if (!ended)
-		return 0;
-	switch (phase)
-	{
-		case PHASE_PARSING:
-			after_parse();
-			break;
-		case PHASE_NAMING:
-			ended = false;
-			if (--names_left == 0)
-				keep();
-			break;
-		default:
-			after_answer();
-	}
+		flush_output();
+	else if (phase == PHASE_PARSING)
+		after_parse();
+	else
+		after_answer();
 	return 0;
 }
 
@@ -789,6 +868,7 @@ hawser_serve_inside(PG_FUNCTION_ARGS)
 	input = MemoryContextAlloc(TopMemoryContext, INPUT_BYTES_MAX);
 	before = MemoryContextSwitchTo(TopMemoryContext);
 	initStringInfo(&rewritten);
+	initStringInfo(&reports);
 	MemoryContextSwitchTo(before);
 	output = MemoryContextAlloc(TopMemoryContext, OUTPUT_BYTES);
 	/* outside of transactions it cannot be looked up */

@@ -31,7 +31,7 @@
 #include "port/atomics.h"
 
 #define INSIDE_MAGIC 0x48415749
-#define INSIDE_VERSION 2
+#define INSIDE_VERSION 3
 
 /* Words of the header. */
 #define HEADER_WORDS 32
@@ -42,18 +42,30 @@
 #define H_WORDS 4				/* of all */
 #define H_SCHEMA 5				/* not 0: what statements mean may have changed */
 #define H_PATIENCE 6			/* ms for which a client may take nothing of its answer while others wait; 0: no bound */
+#define H_DRAWS 7				/* not 0: what a transaction draws from sequences may be asked for later */
+#define H_PLACES 8				/* so many backends look for clients at once */
+#define H_HELD 9				/* so many do, or run what they have found; a futex */
+#define H_WAITING 10			/* so many wait until it is less than H_PLACES */
 
-/* Words of a backend: what it has counted, in two cache lines of its own. The pooler adds up the differences. */
+/*
+ * Words of a backend: what it has counted, in cache lines of its own. The
+ * pooler adds up the differences. Of messages and of transactions there are
+ * the number, the time and the classes of times.
+ */
 #define BACKENDS 4096
-#define BACKEND_WORDS 32
-#define B_TRANSACTIONS 0
-#define B_RECEIVED 1			/* bytes */
-#define B_SENT 2
-#define B_BINDS 3
-#define B_PARSES 4				/* of statements that were missing */
-#define B_TIME_US 5
-#define B_CLASSES 6				/* of times: up to 50 us, 100 us, 200 us ... */
+#define BACKEND_WORDS 64
+#define B_RECEIVED 0			/* bytes */
+#define B_SENT 1
+#define B_BINDS 2
+#define B_PARSES 3				/* of statements that were missing */
+#define B_QUERIES 4
+#define B_TRANSACTIONS (B_QUERIES + TIME_WORDS)
+#define T_COUNT 0
+#define T_US 1
+#define T_CLASSES 2				/* up to 50 us, 100 us, 200 us ... */
 #define CLASSES 21
+#define TIME_WORDS (T_CLASSES + CLASSES)
+#define B_PLACE (B_TRANSACTIONS + TIME_WORDS)	/* 1: it is one of H_HELD */
 
 /* Words of a slot: one cache line. */
 #define SLOT_WORDS 16
@@ -61,11 +73,14 @@
 #define S_GENERATION 1			/* odd: in use */
 #define S_UNNAMED 2				/* its unnamed statement; 0: that of its record; else one more than the bytes of its
 								 * own part, of which none is no statement */
-#define S_RECALL 3				/* not 0: the pooler wants it back */
+#define S_RECALL 3				/* not 0: the pooler wants it back, once it is in no transaction */
 #define S_CANCEL 4				/* not 0: a cancel request is on its way to the backend that serves it */
 #define S_RECORD 5				/* first word in the arena */
 #define S_RECORD_WORDS 6
 #define S_TRANSACTIONS 7
+
+/* A recall: it is to be disconnected, in a transaction or not. */
+#define RECALL_TO_END 2
 
 /* Of each slot: the body of the Parse that its client has sent last, after the name. */
 #define UNNAMED_WORDS 128
@@ -81,11 +96,8 @@
 #define OWNER_AGAIN 4			/* in the queue of a backend that has served it */
 
 /* Words of a record: a client's settings and the names of its statements. */
-#define R_SET 0					/* its settings: three words */
-#define R_START 3				/* those that it started with, likewise */
-#define R_NAMES 6				/* how many: each NAME_WORDS and the bytes of the name, up to a whole word */
-#define R_UNNAMED_BYTES 7		/* of its unnamed statement, which stands after the names; 0: none */
-#define RECORD_WORDS 8
+#define R_NAMES 3				/* how many: each NAME_WORDS and the bytes of the name, up to a whole word */
+#define RECORD_WORDS 4
 #define SET_TEXTS 0				/* name, NUL, value, NUL ... */
 #define SET_BYTES 1
 #define SET_ID 2				/* equal ids, equal settings; 0: none */
@@ -108,8 +120,9 @@ typedef struct InsideMessage
 #define TO_POOLER_FETCH 2		/* the client's descriptor is wanted */
 #define TO_POOLER_RETURN 3		/* the client comes back, with what was read of it */
 #define TO_POOLER_LOST 4		/* its connection is at its end */
-#define TO_POOLER_KEPT 5		/* this backend is the client's alone from now on */
+#define TO_POOLER_PAIR 5		/* the client comes back with this backend, and with what was read of it */
 #define TO_POOLER_SCHEMA 6
+#define TO_POOLER_PAIR_OWED 7	/* the same; the ReadyForQuery that the pooler then asks for is the client's */
 #define TO_BACKEND_WELCOME 1	/* slot: number of the backend; generation: which of the backends' words; descriptors of epoll set and memory */
 #define TO_BACKEND_CLIENT 2		/* its descriptor */
 #define TO_BACKEND_NONE 3		/* there is no such client */
@@ -136,19 +149,23 @@ typedef struct InsideName
 extern bool hawser_inside;
 extern void room_enter(const char *control_socket, const char *token);
 extern bool room_next(InsideClient *client);
-extern void room_count(uint32 received, uint32 sent, bool binds, uint32 parses, int64 us);
+extern void room_runs(void);
+extern void room_has_run(void);
+extern void room_count_query(uint32 received, uint32 sent, bool binds, uint32 parses, int64 us);
+extern void room_count_transaction(int64 us);
 extern void room_note_unnamed(const InsideClient *client, const char *body, uint32 bytes);
-extern bool room_unnamed(const InsideClient *client, const char **body, uint32 *bytes);
 extern void room_release(const InsideClient *client);
 extern void room_return(const InsideClient *client, const char *bytes, uint32 count);
 extern void room_lost(const InsideClient *client);
-extern void room_keep(const InsideClient *client);
-extern bool room_settings(const InsideClient *client, uint32 which, uint32 *id, const char **texts, uint32 *bytes);
+extern bool room_wait(const InsideClient *client);
+extern void room_hand_over(const InsideClient *client, const char *bytes, uint32 count, bool owed);
+extern bool room_settings(const InsideClient *client, uint32 *id, const char **texts, uint32 *bytes);
 extern uint32 room_name_count(const InsideClient *client);
 extern bool room_name(const InsideClient *client, uint32 index, InsideName *name, const char **own, uint32 *own_bytes);
 extern bool room_has_old_statements(void);
 extern void room_schema_changed(void);
 extern uint32 room_patience(void);
+extern bool room_keeps_draws(void);
 extern bool room_has_waiters(void);
 
 /* inside_plain.c: whether a text may run inside */
@@ -156,8 +173,5 @@ extern bool inside_is_plain(const char *text);
 
 /* inside.c */
 extern void inside_define(void);
-
-/* hawser.c */
-extern void stop_reports(void);
 
 #endif							/* HAWSER_INSIDE_H */

@@ -14,13 +14,16 @@
 #include "inside.h"
 
 /* What begins a statement. */
-static const char *const beginnings[] = {"select", "update", "delete", "values", "with"};
+static const char *const beginnings[] = {
+	"select", "insert", "update", "delete", "values", "with",
+	"begin", "start", "commit", "end", "rollback", "abort", "savepoint", "release",
+};
 
 /* What must be in it nowhere, not even in a string. */
 static const char *const mentions[] = {
-	"advisory", "currval", "dblink", "hawser", "insert", "lastval", "nextval", "pg_backend_pid", "pg_blocking_pids",
+	"advisory", "currval", "dblink", "hawser", "lastval", "pg_backend_pid", "pg_blocking_pids",
 	"pg_cancel", "pg_cursors", "pg_listening", "pg_locks", "pg_my_temp", "pg_notify", "pg_prepared",
-	"pg_replication", "pg_settings", "pg_stat", "pg_temp", "pg_terminate", "set_config", "setseed",
+	"pg_replication", "pg_settings", "pg_stat", "pg_temp", "pg_terminate", "prepared", "set_config", "setseed",
 };
 
 static char

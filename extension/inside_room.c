@@ -9,6 +9,13 @@
  *             gives up all that it owns.
  *             Nothing in the memory is believed: each offset is checked
  *             before it is used.
+ * Places      Only H_PLACES backends look for clients and run what they send: more
+ *             would take the processors from each other in the middle of
+ *             transactions. One that runs for PLACE_MS may be blocked, and one
+ *             that waits for its client in a transaction is: both give their
+ *             place up. Transactions that are open go on at once, with more
+ *             places than there are; until these are fewer again nobody looks
+ *             for another client.
  * Signals     While there is nothing to do they are blocked from the last look
  *             for interrupts up to the wait, so that none is slept through.
  */
@@ -20,12 +27,14 @@
 #include "inside.h"
 
 #include <fcntl.h>
+#include <linux/futex.h>
 #include <poll.h>
 #include <signal.h>
 #include <sys/epoll.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <sys/time.h>
 #include <sys/un.h>
 #include <time.h>
@@ -42,12 +51,18 @@
 #include "storage/sinval.h"
 #include "utils/guc.h"
 #include "utils/memutils.h"
+#include "utils/timeout.h"
+#include "utils/wait_event.h"
 
 #define SUFFIX ".inside"
 /* The pooler answers at once; this is against a wait for ever. */
 #define ANSWER_SECONDS_MAX 5
 /* How long a wait lasts at most, in which the pooler and the postmaster may have gone. */
 #define WAIT_MS 1000
+/* The same for a client with an open transaction, which may be wanted back. */
+#define BLOCK_WAIT_MS 200
+/* How long a statement keeps its place. */
+#define PLACE_MS 20
 /* How long a cancel request may be on its way. */
 #define CANCEL_WAIT_MS 10000
 /* Clients that have sent more while they were served, and are served again. */
@@ -76,6 +91,7 @@ static uint32 again[AGAIN_MAX];
 static int	again_count = 0;
 static bool again_next = false; /* the next is one of those */
 static time_t looked_at = 0;
+static TimeoutId place_timeout;
 static uint32 served = PG_UINT32_MAX;	/* slot that this backend owns */
 
 static pg_atomic_uint32 *
@@ -190,30 +206,54 @@ fetch(uint32 slot, uint32 generation)
 	return fds[0];
 }
 
-/* What PostgresMain does while it waits for its client, and whether this backend may still be needed. */
+/*
+ * What PostgresMain does while it waits for its client. There is no statement
+ * that an error could be the end of, so one ends the session; a cancel request
+ * that comes now is for a statement before.
+ */
 static void
-while_idle(void)
+heed_interrupts(void)
 {
-	struct pollfd pooler = {.fd = control, .events = POLLIN};
+	bool		before = ExitOnAnyError;
 
 	ResetLatch(MyLatch);
-	/* one that came late was for a client before */
-	QueryCancelPending = false;
+	ExitOnAnyError = true;
+	HOLD_CANCEL_INTERRUPTS();
 	CHECK_FOR_INTERRUPTS();
+	RESUME_CANCEL_INTERRUPTS();
+	QueryCancelPending = false;
 	if (catchupInterruptPending)
 		ProcessCatchupInterrupt();
 	if (notifyInterruptPending)
 		ProcessNotifyInterrupt(false);
+	ExitOnAnyError = before;
+}
+
+/* Neither the postmaster nor the pooler has gone. */
+static void
+look_for_both(void)
+{
+	struct pollfd pooler = {.fd = control, .events = POLLIN};
+
+	if (!PostmasterIsAlive())
+		proc_exit(1);
+	/* it says nothing unasked: this is its end */
+	if (poll(&pooler, 1, 0) > 0)
+		proc_exit(0);
+}
+
+static void
+while_idle(void)
+{
+	heed_interrupts();
 	if (ConfigReloadPending)
 	{
 		ConfigReloadPending = false;
 		ProcessConfigFile(PGC_SIGHUP);
 	}
-	if (!PostmasterIsAlive())
-		proc_exit(1);
-	/* it says nothing unasked: this is its end */
-	if (!hawser_inside || poll(&pooler, 1, 0) > 0)
+	if (!hawser_inside)
 		proc_exit(0);
+	look_for_both();
 }
 
 static void
@@ -228,6 +268,94 @@ look_around(void)
 		forget_departed();
 	looked_at = now.tv_sec;
 	while_idle();
+}
+
+/* Places. */
+
+static pg_atomic_uint32 *
+header(int which)
+{
+	return (pg_atomic_uint32 *) &words[which];
+}
+
+static uint32
+places(void)
+{
+	return Max(1, pg_atomic_read_u32(header(H_PLACES)));
+}
+
+static void
+give_place(void)
+{
+	if (counted[B_PLACE] == 0)
+		return;
+	counted[B_PLACE] = 0;
+	if (pg_atomic_sub_fetch_u32(header(H_HELD), 1) < places() && pg_atomic_read_u32(header(H_WAITING)) > 0)
+		(void) syscall(SYS_futex, header(H_HELD), FUTEX_WAKE, 1, NULL, NULL, 0);
+}
+
+static void
+on_place_timeout(void)
+{
+	int			saved = errno;
+
+	give_place();
+	errno = saved;
+}
+
+/* A statement begins. */
+void
+room_runs(void)
+{
+	if (counted[B_PLACE] != 0)
+		enable_timeout_after(place_timeout, PLACE_MS);
+}
+
+/* It has ended: from now on no signal takes the place away. */
+void
+room_has_run(void)
+{
+	disable_timeout(place_timeout, false);
+}
+
+static void
+leave_place(void)
+{
+	room_has_run();
+	give_place();
+}
+
+static void
+take_place(void)
+{
+	if (counted[B_PLACE] == 0)
+		pg_atomic_fetch_add_u32(header(H_HELD), 1);
+	counted[B_PLACE] = 1;
+}
+
+/*
+ * Whether this backend may look for another client; if not, it has waited a
+ * moment. (A signal that comes just before is seen after that.)
+ */
+static bool
+may_look(void)
+{
+	struct timespec moment = {.tv_sec = WAIT_MS / 1000};
+	uint32		held = pg_atomic_read_u32(header(H_HELD));
+
+	if (counted[B_PLACE] != 0 && held > places())
+		leave_place();
+	while (counted[B_PLACE] == 0 && held < places())
+		if (pg_atomic_compare_exchange_u32(header(H_HELD), &held, held + 1))
+			counted[B_PLACE] = 1;
+	if (counted[B_PLACE] != 0)
+		return true;
+	pg_atomic_fetch_add_u32(header(H_WAITING), 1);
+	held = pg_atomic_read_u32(header(H_HELD));
+	if (held >= places())
+		(void) syscall(SYS_futex, header(H_HELD), FUTEX_WAIT, held, &moment, NULL, 0);
+	pg_atomic_fetch_sub_u32(header(H_WAITING), 1);
+	return false;
 }
 
 /* One event, if there is one at once, or within WAIT_MS. */
@@ -279,6 +407,10 @@ room_next(InsideClient *client)
 	uint32		slot;
 
 	look_around();
+	if (again_count > 0)
+		take_place();
+	else if (!may_look())
+		return false;
 	if (again_next && again_count > 0)
 	{
 		again_next = false;
@@ -325,20 +457,34 @@ let_cancel_arrive(uint32 slot)
 	QueryCancelPending = false;
 }
 
-/* A transaction of the client that is served has ended, after so many us. */
-void
-room_count(uint32 received, uint32 sent, bool binds, uint32 parses, int64 us)
+/* One more that has taken so many us. */
+static void
+count_time(int first, int64 us)
 {
 	uint32		time = Max(0, Min(us, PG_INT32_MAX));
 	int			class = time <= 50 ? 0 : pg_leftmost_one_pos32((time - 1) / 50) + 1;
 
-	counted[B_TRANSACTIONS]++;
+	counted[first + T_COUNT]++;
+	counted[first + T_US] += time;
+	counted[first + T_CLASSES + Min(class, CLASSES - 1)]++;
+}
+
+/* A message of the client that is served has been answered, after so many us. */
+void
+room_count_query(uint32 received, uint32 sent, bool binds, uint32 parses, int64 us)
+{
 	counted[B_RECEIVED] += received;
 	counted[B_SENT] += sent;
 	counted[B_BINDS] += binds;
 	counted[B_PARSES] += parses;
-	counted[B_TIME_US] += time;
-	counted[B_CLASSES + Min(class, CLASSES - 1)]++;
+	count_time(B_QUERIES, us);
+}
+
+/* Its transaction has ended, likewise. */
+void
+room_count_transaction(int64 us)
+{
+	count_time(B_TRANSACTIONS, us);
 }
 
 static char *
@@ -415,12 +561,48 @@ room_lost(const InsideClient *client)
 	give_up(client->slot, TO_POOLER_LOST, NULL, 0);
 }
 
-/* This backend serves it to its end, and no other. */
-void
-room_keep(const InsideClient *client)
+/*
+ * Waits a moment for a message of the client, which has a transaction open.
+ * False: it is to be disconnected.
+ */
+bool
+room_wait(const InsideClient *client)
 {
-	served = PG_UINT32_MAX;		/* the end of this process shows the end of its session */
-	(void) say(TO_POOLER_KEPT, client->slot, client->generation, NULL, 0);
+	struct pollfd sent = {.fd = client->fd, .events = POLLIN};
+	struct timespec moment = {.tv_nsec = BLOCK_WAIT_MS * 1000000L};
+	int			found = -1;
+	sigset_t	before;
+
+	leave_place();
+	pgstat_report_wait_start(WAIT_EVENT_CLIENT_READ);
+	sigprocmask(SIG_BLOCK, &BlockSig, &before);
+	if (!InterruptPending && !MyLatch->is_set)
+		found = ppoll(&sent, 1, &moment, &before);
+	sigprocmask(SIG_SETMASK, &before, NULL);
+	pgstat_report_wait_end();
+	heed_interrupts();
+	if (found == 0)
+		look_for_both();
+	if (found > 0)
+		take_place();
+	return found > 0 || pg_atomic_read_u32(word(client->slot, S_RECALL)) != RECALL_TO_END;
+}
+
+/* The pooler goes on with the client in this session, beginning with these bytes. All others are left to their room. */
+void
+room_hand_over(const InsideClient *client, const char *bytes, uint32 count, bool owed)
+{
+	while (again_count > 0)
+		give_up(again[--again_count], TO_POOLER_RETURN, NULL, 0);
+	leave_place();
+	give_up(client->slot, owed ? TO_POOLER_PAIR_OWED : TO_POOLER_PAIR, bytes, count);
+	for (uint32 slot = 0; slot < known_room; slot++)
+		forget(slot);
+	close(control);
+	close(ready_set);
+	munmap(words, word_count * sizeof(uint32));
+	control = ready_set = -1;
+	words = NULL;
 }
 
 /* Nothing in shared memory may lead out of it. */
@@ -443,18 +625,18 @@ record_of(const InsideClient *client, uint32 *length)
 	return in_arena(first, *length * sizeof(uint32));
 }
 
-/* The client's settings, R_SET or R_START: texts that end with NUL, two by two. */
+/* The client's settings: texts that end with NUL, two by two. */
 bool
-room_settings(const InsideClient *client, uint32 which, uint32 *id, const char **texts, uint32 *bytes)
+room_settings(const InsideClient *client, uint32 *id, const char **texts, uint32 *bytes)
 {
 	uint32		length;
 	const uint32 *record = record_of(client, &length);
 
 	if (record == NULL)
 		return false;
-	*id = record[which + SET_ID];
-	*bytes = record[which + SET_BYTES];
-	*texts = *id == 0 ? "" : (const char *) in_arena(record[which + SET_TEXTS], *bytes);
+	*id = record[SET_ID];
+	*bytes = record[SET_BYTES];
+	*texts = *id == 0 ? "" : (const char *) in_arena(record[SET_TEXTS], *bytes);
 	return *texts != NULL && (*id == 0 || (*bytes > 0 && (*texts)[*bytes - 1] == '\0'));
 }
 
@@ -506,29 +688,6 @@ room_name(const InsideClient *client, uint32 index, InsideName *name, const char
 	return memchr(name->body, '\0', name->body_bytes) != NULL;
 }
 
-/* The client's unnamed statement: the body of its Parse, after the name; no bytes: it has none. */
-bool
-room_unnamed(const InsideClient *client, const char **body, uint32 *bytes)
-{
-	uint32		count = pg_atomic_read_u32(word(client->slot, S_UNNAMED));
-	uint32		length,
-				at;
-	const uint32 *record;
-
-	if (count > 0)
-	{
-		*body = unnamed_of(client->slot);
-		*bytes = count - 1;
-		return *bytes <= UNNAMED_BYTES;
-	}
-	record = record_of(client, &length);
-	if (record == NULL || (at = name_at(record, length, record[R_NAMES])) == 0)
-		return false;
-	*body = (const char *) (record + at);
-	*bytes = record[R_UNNAMED_BYTES];
-	return *bytes <= (length - at) * sizeof(uint32);
-}
-
 /* Whether statements may have another meaning than when their clients prepared them. */
 bool
 room_has_old_statements(void)
@@ -552,6 +711,13 @@ room_patience(void)
 	return Min(pg_atomic_read_u32((pg_atomic_uint32 *) &words[H_PATIENCE]), PG_INT32_MAX);
 }
 
+/* Whether clients of this pool may ask for what they have drawn from sequences in an earlier transaction. */
+bool
+room_keeps_draws(void)
+{
+	return pg_atomic_read_u32((pg_atomic_uint32 *) &words[H_DRAWS]) != 0;
+}
+
 /* Whether a client has sent something that no backend has taken yet. */
 bool
 room_has_waiters(void)
@@ -568,6 +734,8 @@ at_exit(int code, Datum argument)
 		give_up(served, TO_POOLER_LOST, NULL, 0);
 	while (again_count > 0)
 		give_up(again[--again_count], TO_POOLER_RETURN, NULL, 0);
+	if (words != NULL)
+		leave_place();
 }
 
 static void
@@ -622,5 +790,6 @@ room_enter(const char *control_socket, const char *token)
 	map_memory(fds[1]);
 	counted = words + HEADER_WORDS + answer.generation * BACKEND_WORDS;
 	close(fds[1]);
+	place_timeout = RegisterTimeout(USER_TIMEOUT, on_place_timeout);
 	on_proc_exit(at_exit, (Datum) 0);
 }

@@ -24,6 +24,7 @@
 
 #include "access/xact.h"
 #include "commands/async.h"
+#include "commands/sequence.h"
 #include "common/shortest_dec.h"
 #include "executor/executor.h"
 #include "fmgr.h"
@@ -51,7 +52,8 @@ static StringInfoData channels; /* its item of LISTENed channels */
 static bool in_mid_session = false; /* loaded after the session's start */
 static bool started = false;	/* the names of the start are known */
 static bool pending = true;		/* marked, and not computed since */
-static bool marked = false;		/* likewise, and not taken since */
+static bool marked = false;		/* likewise, and not taken since; but for what was drawn from sequences */
+static bool drew = false;		/* that, likewise */
 static char **start_names = NULL;	/* custom names that the session began with */
 static int	start_name_count = 0;
 
@@ -398,6 +400,7 @@ static void
 at_transaction_end(XactEvent event, void *arg)
 {
 	Facts		now;
+	bool		left = pending;
 
 	if (!hawser_report || !is_regular_backend())
 		return;
@@ -417,22 +420,24 @@ at_transaction_end(XactEvent event, void *arg)
 			return;
 	}
 	track_transaction_ended();
-	if (!pending)
+	if (!left)
 	{
 		now = facts_now();
+		drew |= now.sequences && !last.sequences;
+		pending = now.sequences != last.sequences;
+		now.sequences = last.sequences;
 		/* user locks of now may be the transaction's own, in place of others */
-		pending = facts_differ(&now, &last) || now.locks > 0;
+		left = facts_differ(&now, &last) || now.locks > 0;
 	}
 	/* each of these must be asked, for some of them take note of the answer */
-	pending |= track_statements_changed();
-	pending |= track_cursors_changed();
-	pending |= traces.settings || settings_names_changed() || traces.listen || traces.slots ||
+	left |= track_statements_changed();
+	left |= track_cursors_changed();
+	left |= traces.settings || settings_names_changed() || traces.listen || traces.slots ||
 		(traces.foreign && settings_touched());
+	marked |= left;
+	pending |= left;
 	if (pending)
-	{
-		marked = true;
 		SetConfigOption(STATE_NAME, "", PGC_INTERNAL, PGC_S_OVERRIDE);
-	}
 }
 
 /* Whether all that this session has ever done is known. */
@@ -458,6 +463,23 @@ state_take_mark(void)
 	return was;
 }
 
+bool
+state_take_draw(void)
+{
+	bool		was = drew;
+
+	drew = false;
+	return was;
+}
+
+/* currval and lastval are undefined again, as DISCARD SEQUENCES leaves them. */
+void
+state_forget_draws(void)
+{
+	ResetSequenceCaches();
+	traces.sequences = last.sequences = false;
+}
+
 /* What has been set outside of transactions, for the next client, is not what one has left. */
 void
 state_take_as_given(void)
@@ -467,6 +489,18 @@ state_take_as_given(void)
 	traces.settings = false;
 	if (settings_names_changed())
 		pfree(settings_all(&count));
+}
+
+void
+state_report_again(void)
+{
+	Setting    *setting = settings_find(STATE_NAME);
+
+	pending = true;
+	/* no state is an empty text */
+	if (setting != NULL && setting->last_reported != NULL)
+		setting->last_reported[0] = '\0';
+	SetConfigOption(STATE_NAME, "", PGC_INTERNAL, PGC_S_OVERRIDE);
 }
 
 /* The session has asked for it: from now on the parameter is reported. */

@@ -2,10 +2,12 @@
 """What clients gain whose server serves them itself: Hawser's proxy, inside, and the server alone, in turns.
 
     python3 bench/pooler/inside.py [--clients 1,10,100,1000] [--modes prepared,simple] [--rounds 5] [--seconds 5]
+                                   [--builtin select-only] [--contestants direct,proxy,inside]
 
-pgbench -S against a throw-away server with the extension; each run starts its own Hawser. Each is measured once its clients have
-been at work for --warm seconds: by then those that go inside are there. The CPU is that of the server and of Hawser by
-their CPU clocks. HAWSER names the program, PROXY another one for the proxy alone (a release build, where HAWSER is none).
+pgbench (-S, or another --builtin: simple-update is -N) against a throw-away server with the extension; each run starts its
+own Hawser. Each is measured once its clients have been at work for --warm seconds: by then those that go inside are there.
+The CPU is that of the server and of Hawser by their CPU clocks. HAWSER names the program, PROXY another one for the proxy
+alone (a release build, where HAWSER is none).
 """
 
 import argparse
@@ -61,7 +63,9 @@ class WithInside(Extension):
 class Hawser:
     """A running one: its port and process."""
 
-    def __init__(self, cluster, program, inside):
+    def __init__(self, cluster, program, places):
+        """`places`: of a server that serves clients itself; None: it does not."""
+        inside = "" if places is None else f"inside_size = {POOL_SIZE}\ninside_places = {places}"
         self.port = free_port()
         own = tempfile.mkdtemp(dir=cluster.directory)
         with open(os.path.join(own, "pg_hba.conf"), "w") as out:
@@ -70,7 +74,7 @@ class Hawser:
             out.write(f'"{USER}" ""\n')
         with open(os.path.join(own, "hawser.toml"), "w") as out:
             out.write(CONFIG.format(port=self.port, database=DATABASE, directory=cluster.directory, server_port=cluster.port,
-                                    pool_size=POOL_SIZE, inside=f"inside_size = {POOL_SIZE}" if inside else "", own=own,
+                                    pool_size=POOL_SIZE, inside=inside, own=own,
                                     socket=cluster.extension.socket))  # fmt: skip
         if cluster.identity:
             subprocess.run(["chown", "-R", str(cluster.identity["user"]), own], check=True)
@@ -87,18 +91,20 @@ class Hawser:
         stop(self.process, signal.SIGTERM, 10)
 
 
-def run_once(cluster, contestant, mode, clients, warm, seconds, programs):
-    """(transactions a second, CPU us of each, p99 in ms)."""
+def run_once(cluster, contestant, mode, clients, arguments):
+    """(transactions a second, CPU us of each, p99 in ms). `inside:N`: with N places."""
     if contestant == "direct":
-        return measure(cluster, cluster.port, [], mode, clients, warm, seconds)
-    with Hawser(cluster, programs[contestant], contestant == "inside") as hawser:
-        return measure(cluster, hawser.port, [hawser.process.pid], mode, clients, warm, seconds)
+        return measure(cluster, cluster.port, [], mode, clients, arguments)
+    name, _, places = contestant.partition(":")
+    with Hawser(cluster, arguments.programs[name], int(places or 0) if name == "inside" else None) as hawser:
+        return measure(cluster, hawser.port, [hawser.process.pid], mode, clients, arguments)
 
 
-def measure(cluster, port, pids, mode, clients, warm, seconds):
+def measure(cluster, port, pids, mode, clients, arguments):
+    warm, seconds = arguments.warm, arguments.seconds
     with tempfile.TemporaryDirectory() as logs:
-        command = [cluster.program("pgbench"), "-h", "127.0.0.1", "-p", str(port), "-U", USER, "-n", "-S", "-M", mode, "-c", str(clients),
-                   "-j", str(min(clients, 2)), "-T", str(10 * (warm + seconds)), "-P", "1",
+        command = [cluster.program("pgbench"), "-h", "127.0.0.1", "-p", str(port), "-U", USER, "-n", "-b", arguments.builtin, "-M", mode,
+                   "-c", str(clients), "-j", str(min(clients, 2)), "-T", str(10 * (warm + seconds)), "-P", "1",
                    "-l", "--sampling-rate=0.1", "--log-prefix", f"{logs}/l",
                    DATABASE]  # fmt: skip
         measured = [cluster.process.pid, *pids]
@@ -128,12 +134,13 @@ def main():
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--warm", type=int, default=4)
     parser.add_argument("--seconds", type=int, default=5)
-    parser.add_argument("--contestants", default="direct,proxy,inside")
+    parser.add_argument("--builtin", default="select-only")
+    parser.add_argument("--contestants", default="direct,proxy,inside", help="inside:N is with N places")
     arguments = parser.parse_args()
     raise_descriptor_limit()
     root = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
     own = os.environ.get("HAWSER", os.path.join(root, "target/release/hawser"))
-    programs = {"inside": own, "proxy": os.environ.get("PROXY", own)}
+    arguments.programs = {"inside": own, "proxy": os.environ.get("PROXY", own)}
     contestants = arguments.contestants.split(",")
     try:
         with Cluster(1, 1100, WithInside) as cluster:
@@ -145,7 +152,7 @@ def main():
                     found = {name: [] for name in contestants}
                     for _ in range(arguments.rounds):
                         for name in contestants:
-                            found[name].append(run_once(cluster, name, mode, clients, arguments.warm, arguments.seconds, programs))
+                            found[name].append(run_once(cluster, name, mode, clients, arguments))
                             time.sleep(0.2)
                     for name, runs in found.items():
                         tps, us, p99 = (statistics.median(column) for column in zip(*runs))

@@ -28,6 +28,9 @@ insert into counts select i, 0 from generate_series(1, 20) i;
 grant all on counts to public;
 create function sets(value text) returns text language sql as $$ select set_config('work_mem', value, false) $$;
 create function sets_local(value text) returns text language sql as $$ select set_config('my.local', value, true) $$;
+create function sets_name(value text) returns text language sql as $$ select set_config('application_name', value, false) $$;
+create table numbered (id serial, n int);
+grant all on numbered, numbered_id_seq to public;
 create function sets_geqo(value text) returns text language sql as $$ select set_config('geqo', value, false) $$;
 create function makes() returns int language plpgsql as $$ begin create temporary table made (i int); return 1; end $$;
 """
@@ -172,7 +175,7 @@ def test_the_unnamed_statement_is_run_inside_and_stays_its_clients(env):
         for _ in range(SIZE * 2):  # in each backend
             equal(other.exchange(m.run("select $1::int + 20", ["7"]), m.SYNC).rows, [("27",)])
         equal(one.exchange(m.run("select no_such_column"), m.SYNC).sqlstate, "42703")
-        equal(third.value("select sets('9MB')"), "9MB", "a Query after which it keeps its backend")
+        equal(third.value("select sets('9MB')"), "9MB", "a Query that leaves something")
         equal(fourth.exchange(m.run("select sets($1)", ["9MB"]), m.SYNC).rows, [("9MB",)])
         equal(one.exchange(m.bind(values=["8"]), m.execute(), m.SYNC).sqlstate, "26000", "a Parse that fails leaves none")
         equal(third.exchange(m.bind(values=["8"]), m.execute(), m.SYNC).sqlstate, "26000", "a Query leaves none")
@@ -283,7 +286,7 @@ def test_what_a_function_leaves_stays_with_its_client(env):
 
 @pooler_only
 @limit(120)
-def test_a_client_that_keeps_its_backend_resets_to_what_it_started_with(env):
+def test_a_client_whose_function_has_set_something_resets_to_what_it_started_with(env):
     with inside(env) as target:
         client = connect(env, target, application_name="mine", options="-c work_mem=7MB -c my.own=start")
         client.execute("set work_mem = '4MB'; set my.own = 'later'")
@@ -295,6 +298,210 @@ def test_a_client_that_keeps_its_backend_resets_to_what_it_started_with(env):
         equal(client.rows(ask), [("4MB", "start", "mine", "off")])
         client.execute("discard all")
         equal(client.rows(ask), [("7MB", "start", "mine", "on")])
+
+
+def in_transaction(env):
+    """Backends of clients that wait for them in a transaction."""
+    with env.cluster.superuser("room") as owner:
+        return int(owner.value("select count(*) from pg_stat_activity where usename = 'app' and state like 'idle in transaction%'"))
+
+
+@pooler_only
+@limit(120)
+def test_transactions_run_inside(env):
+    with inside(env) as target:
+        one, other = connect(env, target), connect(env, target)
+        one.exchange(m.parse("update counts set n = n + 1 where id = $1 returning n", "add"), m.SYNC)
+        goes_in(env, target, one, other)
+        for end, n in (("commit", "1"), ("rollback", "1"), ("end", "2")):
+            equal(one.attempt("begin isolation level read committed").tags, ["BEGIN"])
+            one.execute("savepoint before")
+            equal(one.attempt("select 1 / 0").sqlstate, "22012")
+            equal(one.attempt("select 1").sqlstate, "25P02")
+            one.execute("rollback to before")
+            one.exchange(m.bind("add", values=["1"]), m.execute(), m.SYNC)
+            equal(one.exchange(m.run("select n from counts where id = $1::int", ["2"]), m.SYNC).rows, [("0",)])
+            equal(in_transaction(env), 1)
+            equal(other.value("select 7"), "7")
+            one.execute(end)
+            equal(other.value("select n from counts where id = 1"), n)
+        equal(states(target).count("inside"), 2, "clients that are still inside")
+        one.execute("begin")
+        one.exchange(m.bind("add", values=["x"]), m.execute(), m.SYNC)
+        equal(one.attempt("commit").tags, ["ROLLBACK"])
+        equal(states(target).count("inside"), 2, "clients that are still inside")
+        one.execute("start transaction")
+        one.execute("update counts set n = 50 where id = 5")
+        one.sock.close()
+        until(lambda: in_transaction(env) == 0, "the transaction of a client that has gone ends", 10)
+        equal(other.value("select n from counts where id = 5"), "0")
+        waiting = [connect(env, target) for _ in range(SIZE)]
+        goes_in(env, target, other, *waiting)
+        for client in waiting:
+            client.execute("begin")
+        other.send(m.query("select 8"))  # no backend is free
+        time.sleep(0.5)
+        waiting[0].execute("commit")
+        equal(other.collect().rows, [("8",)])
+        waiting[1].execute("commit")
+
+
+@pooler_only
+@limit(120)
+def test_a_statement_that_takes_long_gives_its_place_to_another(env):
+    with inside(env, inside_places=1) as target:
+        one, other = connect(env, target), connect(env, target)
+        goes_in(env, target, one, other)
+        one.send(m.query("select pg_sleep(3), 'takes long'"))
+        runs(env, "takes long")
+        for i in range(20):
+            equal(other.value(f"select {i}"), str(i))
+        runs(env, "takes long")
+        equal(one.collect().tags, ["SELECT 1"])
+        for _ in range(20):
+            one.execute("begin")
+            other.execute("begin")
+            equal((one.value("select 1"), other.value("select 2")), ("1", "2"))
+            one.execute("commit")
+            other.execute("commit")
+        equal(states(target).count("inside"), 2, "clients that are still inside")
+
+
+@pooler_only
+@limit(120)
+def test_in_a_transaction_what_is_not_plain_takes_the_backend_along(env):
+    with inside(env) as target:
+        one, other = connect(env, target), connect(env, target)
+        one.exchange(m.parse("select $1::int + 1", "mine"), m.SYNC)
+
+        def begins():
+            goes_in(env, target, one, other)
+            one.execute("begin")
+            one.execute("update counts set n = n + 1 where id = 1")
+            equal(states(target).count("inside"), 2)
+        run = (m.bind("mine", values=["7"]), m.describe_portal(), m.execute(), m.SYNC)
+        begins()
+        one.execute("set local work_mem = '77MB'")
+        equal((one.value("show work_mem"), other.value("select current_setting('work_mem')")), ("77MB", "4MB"))
+        equal(one.exchange(*run).rows, [("8",)])
+        one.execute("commit")
+        equal((one.value("show work_mem"), other.value("select n from counts where id = 1")), ("4MB", "1"))
+        begins()
+        one.execute("set work_mem = '78MB'")
+        one.execute("rollback")
+        equal((one.value("show work_mem"), one.value("select n from counts where id = 1")), ("4MB", "1"))
+        begins()
+        equal(one.attempt("select 1 / 0").sqlstate, "22012")
+        equal(one.attempt("set work_mem = '79MB'").sqlstate, "25P02")
+        equal(one.exchange(*run).sqlstate, "25P02")
+        equal(one.attempt("rollback").tags, ["ROLLBACK"])
+        equal(one.exchange(*run).rows, [("8",)])
+        begins()
+        equal(one.attempt("select 1; select 2").rows, [("1",), ("2",)])
+        one.execute("prepare sql as select 5")
+        one.execute("commit")
+        equal((one.value("execute sql"), one.value("select n from counts where id = 1")), ("5", "2"))
+        one.execute("deallocate sql")
+        one.close()
+        one = connect(env, target)  # without statements, which stay outside once their client has other settings
+        begins()
+        equal(one.value("select sets_name('by a function')"), "by a function")
+        equal(one.parameters["application_name"], "by a function", "what the client is told")
+        one.execute("commit")
+        for _ in range(5):
+            equal((one.value("select current_setting('application_name')"), other.value("select current_setting('application_name')")),
+                  ("by a function", ""))
+        begins()
+        equal(one.value("select sets('9MB')"), "9MB")
+        one.execute("commit")
+        for _ in range(5):
+            equal((one.value("select current_setting('work_mem')"), other.value("select current_setting('work_mem')")), ("9MB", "4MB"))
+        begins()
+        one.execute("create temporary table own as select 1 as i")  # a change of the schema: what is prepared stays outside
+        one.execute("commit")
+        equal((one.value("select count(*) from own"), other.attempt("select * from own").sqlstate), ("1", "42P01"))
+
+
+@pooler_only
+@limit(120)
+def test_orders_reach_a_client_in_a_transaction_inside(env):
+    with inside(env) as target:
+        one, other = connect(env, target), connect(env, target)
+        goes_in(env, target, one, other)
+        one.execute("begin")
+        one.send(m.query("select pg_sleep(60), 'in a transaction'"))
+        runs(env, "in a transaction")
+        one.cancel(target)
+        equal(one.collect().sqlstate, "57014")
+        one.cancel(target)  # nothing runs
+        equal((one.attempt("select 1").sqlstate, one.attempt("rollback").tags), ("25P02", ["ROLLBACK"]))
+        one.execute("begin")
+        one.execute("update counts set n = 9 where id = 9")
+        with target.pooler.admin() as console:
+            console.execute("KILL room")
+        for client in (one, other):
+            result = client.collect()
+            equal((result.errors[0]["S"], client.is_closed()), ("FATAL", True))
+        until(lambda: in_transaction(env) == 0, "the transaction has ended", 10)
+        with env.cluster.superuser("room") as owner:
+            equal(owner.value("select n from counts where id = 9"), "0")
+            owner.execute("alter role app set idle_in_transaction_session_timeout = '1s'")
+            owner.execute("select pg_terminate_backend(pid) from pg_stat_activity where usename = 'app'")
+        try:
+            late, other = connect(env, target), connect(env, target)
+            goes_in(env, target, late, other)
+            late.execute("begin")
+            result = late.collect()
+            equal((result.sqlstate, result.closed), ("25P03", True))
+            equal(other.value("select 7"), "7")
+        finally:
+            with env.cluster.superuser("room") as owner:
+                owner.execute("alter role app reset idle_in_transaction_session_timeout")
+
+
+@pooler_only
+@limit(120)
+def test_what_a_client_draws_from_a_sequence_is_its_own(env):
+    with inside(env) as target:
+        other = connect(env, target)
+        for _ in range(3):
+            one = connect(env, target)
+            goes_in(env, target, one)
+            drawn = one.value("insert into numbered (n) values (1) returning id")
+            equal(other.attempt("select lastval()").sqlstate, "55000")
+            equal(one.value("select lastval()"), drawn)
+            one.execute("begin")
+            drawn = one.value("insert into numbered (n) values (1) returning id")
+            equal(one.value("select currval('numbered_id_seq')"), drawn)
+            one.execute("commit")
+            equal(other.attempt("select lastval()").sqlstate, "55000")
+            one.close()
+
+
+@pooler_only
+@limit(120)
+def test_inserts_stay_inside_where_nobody_asks_for_what_they_draw(env):
+    with inside(env) as target:
+        clients = [connect(env, target) for _ in range(2)]
+        goes_in(env, target, *clients)
+        for client in clients:
+            for _ in range(5):
+                client.execute("insert into counts select max(id) + 1, 0 from counts")
+        equal(states(target).count("inside"), 2, "clients that draw nothing")
+
+        def stay():
+            for client in clients:
+                client.execute("insert into numbered (n) values (1)")
+                client.value("select 1")
+            return states(target).count("inside") == 2
+        seen = 0
+        def stay_long():
+            nonlocal seen
+            seen = seen + 1 if stay() else 0
+            return seen > 20
+        until(stay_long, "they stay though they draw", 60)
+        for client in clients:
+            equal(client.attempt("select lastval()").sqlstate, "55000", "another's, or its own of before: as in the pool")
 
 
 @pooler_only
@@ -457,7 +664,7 @@ def test_a_change_of_the_schema_is_seen_by_statements_inside(env):
         assert result.sqlstate == "0A000" or result.rows == [("1", "0", "5")], result
 
 
-# Otherwise who first calls a function of it keeps the backend, since that has loaded a library.
+# Otherwise who first calls a function of it leaves with its backend, since that has loaded a library.
 PLPGSQL = "session_preload_libraries = 'plpgsql'\n"
 
 

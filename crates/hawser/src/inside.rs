@@ -10,7 +10,8 @@
 //! epoll set in which they are. So many server connections of its own become the room's backends, by
 //! `hawser.serve_inside()` of the server's extension (extension/inside.c): whichever is idle takes the
 //! next client that has sent something. What is not plain comes back over the backend's link, and the
-//! loop goes on with it ([`hawser_pooler::relay::inside`]).
+//! loop goes on with it ([`hawser_pooler::relay::inside`]); in a transaction, or when one has left something
+//! in the session, client and backend come back as a pair.
 //!
 //! # Invariants
 //! * a link joins the room for which this process has made its token, and no other
@@ -32,7 +33,7 @@ use std::time::Duration;
 
 use hawser_pooler::ids::{ClientId, PoolId, ServerAddressId};
 use hawser_pooler::relay::ToLoop;
-use hawser_pooler::relay::inside::{BackFromInside, InsideSession};
+use hawser_pooler::relay::inside::{BackFromInside, InsideSession, PairFromInside};
 use tokio::net::UnixListener;
 use tokio::sync::oneshot;
 use tokio::time::{MissedTickBehavior, interval};
@@ -70,14 +71,21 @@ struct Expected {
     process: u32,
     key: Box<[u8]>,
     /// Dropped when its link ends.
-    joined: oneshot::Sender<()>,
+    joined: oneshot::Sender<Pair>,
+}
+
+/// A client that comes back with its backend.
+struct Pair {
+    back: BackFromInside,
+    /// The client's last message awaits ReadyForQuery.
+    owed: bool,
 }
 
 /// Backends that are about to join, by their tokens.
 type Expectations = Mutex<HashMap<String, Expected>>;
 
 /// A backend of a room, and the end of its link.
-type Serving = (Session, oneshot::Receiver<()>);
+type Serving = (Session, oneshot::Receiver<Pair>);
 
 /// All rooms.
 pub struct Inside {
@@ -165,6 +173,8 @@ impl Inside {
     /// Keeps rooms as the configuration says. Ends at once where nothing is configured at the start.
     pub async fn run(self: Arc<Self>) {
         let Some(control) = self.control.get() else { return };
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        let cores = u32::try_from(cores).unwrap_or(u32::MAX);
         let mut look = interval(LOOK_PERIOD);
         look.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
@@ -176,12 +186,14 @@ impl Inside {
             };
             let mut wanted = HashSet::new();
             for entry in pools.iter().filter(|entry| serves && may(entry)) {
-                let size = entry.route.load().inside_size;
+                let route = entry.route.load();
+                let (size, places) = (route.inside_size, route.inside_places);
                 // One whose clients are not alike any more is emptied, and another takes its place.
                 let is_alike = self.room_of(entry.pool.id).is_none_or(|room| room.is_alike());
                 if size > 0 && entry.client_count() > 0 && is_alike {
                     wanted.insert(entry.pool.id);
-                    self.fill(entry, size as usize, control);
+                    let places = if places == 0 { cores } else { places };
+                    self.fill(entry, (size as usize, places), control);
                 }
             }
             let gone = locked(&self.rooms)
@@ -192,7 +204,12 @@ impl Inside {
     }
 
     /// Has as many backends opened as the pool's room lacks.
-    fn fill(self: &Arc<Self>, entry: &Arc<PoolEntry>, size: usize, control: &Path) {
+    fn fill(
+        self: &Arc<Self>,
+        entry: &Arc<PoolEntry>,
+        (size, places): (usize, u32),
+        control: &Path,
+    ) {
         let room = match self.room_of(entry.pool.id) {
             Some(room) => room,
             None => match Room::new(entry.pool.clone(), self.shared.loops.clone()) {
@@ -207,7 +224,7 @@ impl Inside {
                 }
             },
         };
-        room.look(size);
+        room.look(size, places);
         while let Some(opening) = room.open_one(size) {
             let (inside, entry, room) = (self.clone(), entry.clone(), room.clone());
             let control = control.to_owned();
@@ -216,15 +233,35 @@ impl Inside {
                 drop(opening);
                 match begun {
                     // It serves until its link ends.
-                    Ok((session, mut joined)) => {
+                    Ok((session, joined)) => {
                         room.opened();
-                        let _ = (&mut joined).await;
-                        drop(session);
+                        if let Ok(pair) = joined.await {
+                            inside.give_pair(&entry, &room, session, pair);
+                        }
                     }
                     Err(reason) => room.not_opened(&reason),
                 }
             });
         }
+    }
+
+    /// A client goes on with its backend, on its loop.
+    fn give_pair(&self, entry: &PoolEntry, room: &Room, session: Session, pair: Pair) {
+        let Pair { mut back, owed } = pair;
+        let home = back.client.home;
+        let message = match self.openings.to_seed(entry, session) {
+            Ok(mut backend) => {
+                // It counts as the room's until it ends.
+                backend.permit = Box::new((backend.permit, room.pair()));
+                ToLoop::PairFromInside(Box::new(PairFromInside { back, backend, owed }))
+            }
+            Err(error) => {
+                tracing::warn!(%error, "a client inside has lost its server connection");
+                back.lost = true;
+                ToLoop::BackFromInside(back)
+            }
+        };
+        self.shared.loops.send(home, message);
     }
 
     /// Opens a server connection, and makes it a backend of the room.

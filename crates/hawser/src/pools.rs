@@ -111,6 +111,8 @@ pub struct Route {
     pub memory_max: Option<u64>,
     /// Server connections that serve clients inside.
     pub inside_size: u32,
+    /// How many of them look for work at once; 0: as many as there are cores.
+    pub inside_places: u32,
 }
 
 /// A pool with all that the control side knows about it.
@@ -734,6 +736,7 @@ fn route(
         secret: connectings.secret_of(database),
         memory_max: reload.servers.server_max_memory.nonzero(),
         inside_size: database.inside_size,
+        inside_places: database.inside_places,
     }
 }
 

@@ -130,6 +130,8 @@ pub struct DatabaseConfig {
     pub hand_over: HandOver,
     /// Server connections that serve clients inside, for each user.
     pub inside_size: u32,
+    /// How many of them look for work at once; 0: as many as there are cores.
+    pub inside_places: u32,
     /// TLS with the servers.
     pub tls: ServerTls,
 }
@@ -221,6 +223,7 @@ impl DatabaseConfig {
             hand_over_secret_file: entry.hand_over_secret_file.clone(),
             hand_over: entry.hand_over,
             inside_size: entry.inside_size,
+            inside_places: entry.inside_places,
             tls: ServerTls {
                 mode: entry.server_tls_sslmode.unwrap_or(tls.server_tls_sslmode),
                 ca_file: entry

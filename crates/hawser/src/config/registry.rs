@@ -815,6 +815,10 @@ settings! {
         /// clients that are at rest ([inside](inside.md)): for a server on this host, with the extension and
         /// `hawser.inside = on`. 0: none.
         inside_size: u32 = "0", example "10", range 0..=INSIDE_SIZE_MAX;
+        /// How many of the `inside_size` look for work at once: another one does for each that runs a
+        /// statement for longer than 20 ms, or waits for its client in a transaction. 0: one for each
+        /// core that the process may use.
+        inside_places: u32 = "0", example "4", range 0..=INSIDE_SIZE_MAX;
         /// `auth_user` of this database.
         auth_user: Option<String> = "as in [auth]", example "\"other\"", pgbouncer "auth_user";
         /// `auth_query` of this database.

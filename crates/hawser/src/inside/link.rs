@@ -10,7 +10,7 @@ use tokio::net::UnixStream;
 use tokio::time::timeout;
 
 use super::memory::VERSION;
-use super::{Expectations, Expected};
+use super::{Expectations, Expected, Pair};
 use crate::lock::locked;
 
 /// Words of a message, before its bytes.
@@ -24,8 +24,9 @@ const HELLO: u32 = 1;
 const FETCH: u32 = 2;
 const RETURN: u32 = 3;
 const LOST: u32 = 4;
-const KEPT: u32 = 5;
+const PAIR: u32 = 5;
 const SCHEMA: u32 = 6;
+const PAIR_OWED: u32 = 7;
 
 const WELCOME: u32 = 1;
 const CLIENT: u32 = 2;
@@ -130,8 +131,14 @@ pub(super) async fn serve(stream: UnixStream, expected: &Expectations) {
                 }
                 RETURN => room.returned(slot, generation, bytes, false),
                 LOST => room.returned(slot, generation, Vec::new(), true),
-                KEPT => room.keeps(number, slot, generation),
                 SCHEMA => room.schema_changed(),
+                PAIR | PAIR_OWED => {
+                    if let Some(back) = room.leaves_with_backend(slot, generation, bytes) {
+                        // Nobody takes it if the process is about to end.
+                        let _ = joined.send(Pair { back, owed: kind == PAIR_OWED });
+                    }
+                    return room.left(number);
+                }
                 _ => break,
             }
         }

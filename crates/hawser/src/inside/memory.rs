@@ -30,11 +30,13 @@ use crate::socket::Conn;
 
 const MAGIC: u32 = 0x4841_5749;
 /// The version of the layout and of what backends say.
-pub(super) const VERSION: u32 = 2;
+pub(super) const VERSION: u32 = 3;
 const HEADER_WORDS: usize = 32;
 /// The most backends in a room.
 const BACKENDS: usize = 4096;
-const BACKEND_WORDS: usize = 32;
+const BACKEND_WORDS: usize = 64;
+/// Words of what a backend counts of messages, and of transactions: the number, the time, the classes of times.
+const TIME_WORDS: usize = 2 + 21;
 const SLOTS_FIRST: usize = HEADER_WORDS + BACKENDS * BACKEND_WORDS;
 const SLOT_WORDS: usize = 16;
 const UNNAMED_FIRST: usize = SLOTS_FIRST + SLOTS as usize * SLOT_WORDS;
@@ -49,6 +51,14 @@ const SCHEMA: usize = 5;
 /// Word of the header: milliseconds for which a client may take nothing of its answer while others wait;
 /// 0: no bound.
 const PATIENCE: usize = 6;
+/// Word of the header: what a transaction draws from sequences may be asked for later.
+const DRAWS: usize = 7;
+/// Word of the header: how many backends may look for work at once.
+const PLACES: usize = 8;
+/// Word of the header: how many do, or run what they have found.
+const HELD: usize = 9;
+/// Word of a backend: it holds a place.
+const PLACE: usize = 4 + 2 * TIME_WORDS;
 
 /// A word of a slot.
 #[derive(Clone, Copy)]
@@ -60,7 +70,7 @@ pub(super) enum Word {
     /// 0: its unnamed statement is that of its record; else one more than the bytes of its own part, of which none
     /// is no statement.
     Unnamed = 2,
-    /// It is wanted back.
+    /// It is wanted back, once it is in no transaction, or to be disconnected ([`TO_END`]).
     Recall = 3,
     /// A cancel request is on its way to the backend that serves it.
     Cancel = 4,
@@ -75,6 +85,8 @@ pub(super) const IDLE: u32 = 0;
 pub(super) const BUSY: u32 = 1;
 pub(super) const PENDING: u32 = 2;
 pub(super) const POOLER: u32 = 3;
+/// A recall of a client that is to be disconnected, in a transaction or not.
+pub(super) const TO_END: u32 = 2;
 
 /// State and backend of an owner word.
 pub(super) fn owner(word: u32) -> (u32, u32) {
@@ -142,11 +154,12 @@ impl Memory {
         let more: [u32; BACKEND_WORDS] =
             std::array::from_fn(|at| now[at].wrapping_sub(seat.counted[at]));
         seat.counted = now;
-        let [transactions, received, sent, binds, parses, time_us, classes @ ..] = more;
-        // Each transaction inside is one query.
+        let [received, sent, binds, parses, times @ ..] = more;
+        let (of_queries, of_transactions) = times.split_at(TIME_WORDS);
+        let (queries, transactions) = (of_queries[0], of_transactions[0]);
         for (counter, n) in [
             (&stats.transactions, transactions),
-            (&stats.queries, transactions),
+            (&stats.queries, queries),
             (&stats.assignments, transactions),
             (&stats.received, received),
             (&stats.sent, sent),
@@ -155,9 +168,11 @@ impl Memory {
         ] {
             counter.add(u64::from(n));
         }
-        let classes = std::array::from_fn(|at| classes[at]);
-        stats.transaction.add(&classes, time_us);
-        stats.query.add(&classes, time_us);
+        for (histogram, words) in
+            [(&stats.query, of_queries), (&stats.transaction, of_transactions)]
+        {
+            histogram.add(&std::array::from_fn(|at| words[2 + at]), words[1]);
+        }
     }
 
     /// A seat that is not among these.
@@ -176,6 +191,23 @@ impl Memory {
         let ms = u32::try_from(patience.as_millis()).unwrap_or(u32::MAX);
         let ms = if patience.is_zero() { 0 } else { ms.max(1) };
         self.shared.words()[PATIENCE].store(ms, Ordering::Relaxed);
+    }
+
+    /// How many backends may look for work at once.
+    pub(super) fn set_places(&self, places: u32) {
+        self.shared.words()[PLACES].store(places, Ordering::Relaxed);
+    }
+
+    /// The backend in this seat has ended: one that was killed has not given its place up.
+    pub(super) fn free_place(&self, seat: &Seat) {
+        let place = HEADER_WORDS + seat.number as usize * BACKEND_WORDS + PLACE;
+        let held = self.shared.words()[place].swap(0, Ordering::SeqCst);
+        self.shared.words()[HELD].fetch_sub(held.min(1), Ordering::SeqCst);
+    }
+
+    /// Whether what a transaction draws from sequences may be asked for later.
+    pub(super) fn set_keeps_draws(&self, keeps: bool) {
+        self.shared.words()[DRAWS].store(u32::from(keeps), Ordering::Relaxed);
     }
 
     fn take(&mut self, words: usize) -> Option<usize> {
@@ -236,15 +268,12 @@ impl Memory {
 
     /// Writes the record of a client. False: there is no room for it.
     pub(super) fn write_record(&mut self, slot: u32, session: &InsideSession<Conn>) -> bool {
-        let sets = (self.set(&session.settings), self.set(&session.start));
-        let (Some((id, set)), Some((start_id, start))) = sets else { return false };
+        let Some((id, set)) = self.set(&session.settings) else { return false };
         let mut record = Vec::new();
         let mut push = |words: &[u32]| {
             words.iter().for_each(|word| record.extend_from_slice(&word.to_ne_bytes()));
         };
-        let unnamed: &[u8] = session.unnamed.as_ref().map_or(&[], |unnamed| &unnamed.body);
-        push(&[set.first, set.bytes, id, start.first, start.bytes, start_id]);
-        push(&[u32_of(session.statements.len()), u32_of(unnamed.len())]);
+        push(&[set.first, set.bytes, id, u32_of(session.statements.len())]);
         for (name, statement) in &session.statements {
             let Some(block) = self.statement(statement) else { return false };
             for word in [block.first, block.bytes, statement.id as u32, u32_of(name.len())] {
@@ -253,8 +282,6 @@ impl Memory {
             record.extend_from_slice(name);
             record.resize(record.len().next_multiple_of(4), 0);
         }
-        record.extend_from_slice(unnamed);
-        record.resize(record.len().next_multiple_of(4), 0);
         let words = record.len() / 4;
         let Some(first) = self.take(words) else { return false };
         self.write(first, &record);

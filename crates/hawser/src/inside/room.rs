@@ -20,7 +20,7 @@ use hawser_pooler::session::settings::PlanReads;
 use hawser_sys::epoll::Epoll;
 use tokio::sync::watch;
 
-use super::memory::{BUSY, IDLE, Memory, PENDING, POOLER, SLOTS, Seat, Word, owner};
+use super::memory::{BUSY, IDLE, Memory, PENDING, POOLER, SLOTS, Seat, TO_END, Word, owner};
 use crate::lock::locked;
 use crate::loops::{Loops, Pool};
 use crate::socket::Conn;
@@ -32,8 +32,6 @@ const RETRY_AFTER: Duration = Duration::from_secs(2);
 struct Guest {
     client: ClientId,
     fd: OwnedFd,
-    /// The backend that serves it to its end.
-    kept_by: Option<u32>,
 }
 
 /// A server's process that serves the room.
@@ -42,8 +40,6 @@ struct Backend {
     server: ServerAddressId,
     process: u32,
     key: Box<[u8]>,
-    /// It serves one client alone.
-    keeps: bool,
 }
 
 struct State {
@@ -70,6 +66,8 @@ pub(super) struct Room {
     reads: PlanReads,
     loops: Loops,
     epoll: Epoll,
+    /// Another one is with each backend that has left the room with a client, to its end.
+    pairs: Arc<()>,
     state: Mutex<State>,
     closed: watch::Sender<bool>,
 }
@@ -88,7 +86,7 @@ pub(super) struct CancelTarget {
     pub(super) server: ServerAddressId,
     pub(super) process: u32,
     pub(super) key: Box<[u8]>,
-    slot: Option<(u32, u32)>,
+    slot: u32,
 }
 
 impl Room {
@@ -108,7 +106,8 @@ impl Room {
         };
         let (state, closed) = (Mutex::new(state), watch::Sender::new(false));
         let reads = pool.statements.reads();
-        Ok(Self { pool, reads, loops, epoll: Epoll::new()?, state, closed })
+        let (epoll, pairs) = (Epoll::new()?, Arc::new(()));
+        Ok(Self { pool, reads, loops, epoll, pairs, state, closed })
     }
 
     /// Ends when the room is closed.
@@ -128,11 +127,13 @@ impl Room {
     }
 
     /// Looks whether clients may come, and ends a change of the schema once all have left.
-    pub(super) fn look(&self, size: usize) {
+    pub(super) fn look(&self, size: usize, places: u32) {
         let mut state = locked(&self.state);
         state.closing = false;
+        state.memory.set_places(places);
         state.count(&self.pool);
         state.memory.set_patience(self.pool.settings().client_write_timeout);
+        state.memory.set_keeps_draws(self.pool.keeps_draws());
         if state.memory.schema_word().load(Ordering::Acquire) != 0 {
             if state.places.is_empty() {
                 state.memory.schema_word().store(0, Ordering::Release);
@@ -140,23 +141,32 @@ impl Room {
                 state.call_all_back(self);
             }
         }
-        let (serving, kept) = state.serving_and_kept();
-        if serving == 0 {
+        let serves = !state.backends.is_empty();
+        if !serves {
             state.call_all_back(self);
         }
         let old = state.memory.schema_word().load(Ordering::Relaxed) != 0;
-        // Clients that keep a backend each would take all connections of the server.
-        self.pool.set_goes_inside(serving > 0 && kept <= size && !old);
+        // Clients that have come back with a backend each would take all connections of the server.
+        self.pool.set_goes_inside(serves && self.pair_count() <= size && !old);
+    }
+
+    /// A backend leaves with a client, until this is dropped.
+    pub(super) fn pair(&self) -> Arc<()> {
+        self.pairs.clone()
+    }
+
+    fn pair_count(&self) -> usize {
+        Arc::strong_count(&self.pairs) - 1
     }
 
     /// Another backend is to be opened, if one is missing.
     pub(super) fn open_one(self: &Arc<Self>, size: usize) -> Option<Opening> {
         let mut state = locked(&self.state);
-        let (serving, kept) = state.serving_and_kept();
+        let serving = state.backends.len();
         let waits = state.retry_at.is_some_and(|at| at > Instant::now());
         // While it does not work, one attempt at a time shows when it does.
         let tries = state.trouble.is_some() && state.opening > 0;
-        if waits || tries || kept > size || serving + state.opening >= size {
+        if waits || tries || self.pair_count() > size || serving + state.opening >= size {
             return None;
         }
         state.opening += 1;
@@ -210,7 +220,7 @@ impl Room {
         let at = seat.number;
         let number = state.next_number;
         state.next_number = if number == 0xff_ffff { 1 } else { number + 1 };
-        state.backends.insert(number, Backend { seat, server, process, key, keeps: false });
+        state.backends.insert(number, Backend { seat, server, process, key });
         Some((number, at))
     }
 
@@ -234,7 +244,7 @@ impl Room {
     /// A client comes in. False: it does not.
     pub(super) fn put(&self, client: ClientId, fd: OwnedFd, session: &InsideSession<Conn>) -> bool {
         let mut state = locked(&self.state);
-        let serves = state.serving_and_kept().0 > 0;
+        let serves = !state.backends.is_empty();
         let is_alike = session.reads == self.reads && self.is_alike();
         let names = self.names_of(session);
         let has_all_names =
@@ -264,7 +274,7 @@ impl Room {
             state.vacate(slot);
             return false;
         }
-        state.guests[slot as usize] = Some(Guest { client, fd, kept_by: None });
+        state.guests[slot as usize] = Some(Guest { client, fd });
         state.places.insert(client, slot);
         state.names = names;
         true
@@ -273,8 +283,7 @@ impl Room {
     /// A backend knows for good each custom name that a client has had there: others that have never used it
     /// would read an empty string in place of NULL.
     fn names_of(&self, session: &InsideSession<Conn>) -> CustomNames {
-        let names = |settings| self.pool.all_custom_names(settings);
-        names(&session.settings).and(names(&session.start))
+        self.pool.all_custom_names(&session.settings)
     }
 
     /// A client is wanted back.
@@ -293,18 +302,16 @@ impl Room {
         }
     }
 
-    /// A backend serves one client alone from now on.
-    pub(super) fn keeps(&self, number: u32, slot: u32, generation: u32) {
+    /// A client comes back with the backend that serves it. `None`: there is no such client.
+    pub(super) fn leaves_with_backend(
+        &self,
+        slot: u32,
+        generation: u32,
+        input: Vec<u8>,
+    ) -> Option<BackFromInside> {
         let mut state = locked(&self.state);
-        if let Some(guest) = state.guest_mut(slot, generation) {
-            guest.kept_by = Some(number);
-            let _ = self.epoll.delete(&guest.fd);
-        }
-        if let Some(backend) = state.backends.get_mut(&number) {
-            backend.keeps = true;
-        }
-        let (database, user) = (&self.pool.database, &self.pool.user);
-        tracing::debug!(database, user, "a client keeps its backend inside the server");
+        state.guest(slot, generation)?;
+        state.take_out(self, slot, input, false)
     }
 
     /// What statements mean may have changed: all clients come back.
@@ -318,7 +325,9 @@ impl Room {
     pub(super) fn left(&self, number: u32) {
         let mut state = locked(&self.state);
         state.count(&self.pool);
-        state.backends.remove(&number);
+        if let Some(Backend { seat, .. }) = state.backends.remove(&number) {
+            state.memory.free_place(&seat);
+        }
         let slots: Vec<u32> = state.places.values().copied().collect();
         for slot in slots {
             let (is, by) = owner(state.memory.word(slot, Word::Owner).load(Ordering::Acquire));
@@ -326,7 +335,7 @@ impl Room {
                 state.take_back(self, slot, Vec::new(), true);
             }
         }
-        if state.serving_and_kept().0 == 0 {
+        if state.backends.is_empty() {
             self.pool.set_goes_inside(false);
             state.call_all_back(self);
         }
@@ -336,15 +345,11 @@ impl Room {
     pub(super) fn begin_cancel(&self, client: ClientId) -> Option<CancelTarget> {
         let state = locked(&self.state);
         let slot = *state.places.get(&client)?;
-        let guest = state.guests[slot as usize].as_ref()?;
         let memory = &state.memory;
-        let target = |number: u32, slot| {
+        let target = |number: u32| {
             let Backend { server, process, key, .. } = state.backends.get(&number)?;
             Some(CancelTarget { server: *server, process: *process, key: key.clone(), slot })
         };
-        if let Some(number) = guest.kept_by {
-            return target(number, None);
-        }
         let word = memory.word(slot, Word::Cancel);
         // Set before the owner is looked at: a backend that has released it by then looks at this.
         if word.swap(1, Ordering::SeqCst) != 0 {
@@ -353,9 +358,8 @@ impl Room {
         let taken = memory.word(slot, Word::Transactions).load(Ordering::SeqCst);
         let (is, number) = owner(memory.word(slot, Word::Owner).load(Ordering::SeqCst));
         let same = memory.word(slot, Word::Transactions).load(Ordering::SeqCst) == taken;
-        let generation = memory.word(slot, Word::Generation).load(Ordering::Relaxed);
         let found = match matches!(is, BUSY | PENDING) && same {
-            true => target(number, Some((slot, generation))),
+            true => target(number),
             false => None,
         };
         if found.is_none() {
@@ -367,9 +371,7 @@ impl Room {
     /// The server has handled the cancel request.
     pub(super) fn end_cancel(&self, target: &CancelTarget) {
         let state = locked(&self.state);
-        if let Some((slot, _)) = target.slot {
-            state.memory.word(slot, Word::Cancel).store(0, Ordering::SeqCst);
-        }
+        state.memory.word(target.slot, Word::Cancel).store(0, Ordering::SeqCst);
     }
 }
 
@@ -381,21 +383,10 @@ impl State {
         }
     }
 
-    /// How many backends serve all clients, and how many one each.
-    fn serving_and_kept(&self) -> (usize, usize) {
-        let kept = self.backends.values().filter(|backend| backend.keeps).count();
-        (self.backends.len() - kept, kept)
-    }
-
     fn guest(&self, slot: u32, generation: u32) -> Option<&Guest> {
         let guest = self.guests.get(slot as usize)?.as_ref()?;
         let current = self.memory.word(slot, Word::Generation).load(Ordering::Relaxed);
         (current == generation).then_some(guest)
-    }
-
-    fn guest_mut(&mut self, slot: u32, generation: u32) -> Option<&mut Guest> {
-        self.guest(slot, generation)?;
-        self.guests.get_mut(slot as usize)?.as_mut()
     }
 
     fn free_slot(&mut self) -> Option<u32> {
@@ -415,14 +406,8 @@ impl State {
 
     /// `ends`: it is to be disconnected.
     fn call_back(&mut self, room: &Room, slot: u32, ends: bool) {
-        if let Some(Some(Guest { kept_by: Some(_), fd, .. })) = self.guests.get(slot as usize) {
-            if ends {
-                // Its backend finds the end of the connection, and ends.
-                let _ = hawser_sys::stream::shutdown_both(fd);
-            }
-            return;
-        }
-        self.memory.word(slot, Word::Recall).store(1, Ordering::SeqCst);
+        let recall = self.memory.word(slot, Word::Recall);
+        recall.fetch_max(if ends { TO_END } else { 1 }, Ordering::SeqCst);
         let word = self.memory.word(slot, Word::Owner);
         if word.compare_exchange(IDLE, POOLER, Ordering::SeqCst, Ordering::SeqCst).is_ok() {
             self.take_back(room, slot, Vec::new(), false);
@@ -436,16 +421,25 @@ impl State {
 
     /// No backend touches the client any more.
     fn take_back(&mut self, room: &Room, slot: u32, input: Vec<u8>, lost: bool) {
-        let Some(guest) = self.guests.get_mut(slot as usize).and_then(Option::take) else { return };
+        if let Some(back) = self.take_out(room, slot, input, lost) {
+            room.loops.send(back.client.home, ToLoop::BackFromInside(back));
+        }
+    }
+
+    /// It leaves the room.
+    fn take_out(
+        &mut self,
+        room: &Room,
+        slot: u32,
+        input: Vec<u8>,
+        lost: bool,
+    ) -> Option<BackFromInside> {
+        let Guest { client, fd } = self.guests.get_mut(slot as usize)?.take()?;
         self.memory.word(slot, Word::Owner).store(POOLER, Ordering::Release);
         let unnamed = self.memory.unnamed(slot);
-        if guest.kept_by.is_none() {
-            let _ = room.epoll.delete(&guest.fd);
-        }
-        self.places.remove(&guest.client);
+        let _ = room.epoll.delete(&fd);
+        self.places.remove(&client);
         self.vacate(slot);
-        let client = guest.client;
-        let back = BackFromInside { client, input, unnamed, lost };
-        room.loops.send(client.home, ToLoop::BackFromInside(back));
+        Some(BackFromInside { client, input, unnamed, lost })
     }
 }

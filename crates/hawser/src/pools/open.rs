@@ -263,6 +263,31 @@ impl Openings {
                     return Err(DialError::NotHandedOver { reason });
                 }
             };
+        Self::take_apart(entry, session, listens, hand_over)
+    }
+
+    /// A connection of the control side goes to a loop, after answers to all that it was asked.
+    ///
+    /// # Errors
+    /// It is broken.
+    pub fn to_seed(
+        &self,
+        entry: &PoolEntry,
+        session: Session,
+    ) -> Result<BackendSeed<Conn>, DialError> {
+        let (pool, epoch) = (entry.pool.clone(), entry.pool.epoch());
+        let (socket, said, opened) = Self::take_apart(entry, session, false, None)?;
+        let kept = pool.parameters().filter(|kept| **kept == said);
+        let parameters = kept.unwrap_or_else(|| Arc::new(said));
+        Ok(*self.seed(pool, epoch, socket, parameters, opened))
+    }
+
+    fn take_apart(
+        entry: &PoolEntry,
+        session: Session,
+        listens: bool,
+        hand_over: Option<HandOverKey>,
+    ) -> Result<(Conn, ServerParameters, Opened), DialError> {
         let name = session.server().to_owned();
         let (Dialled { talk, entered, server, place, known }, server_permit) = session.into_parts();
         let broken = |what: &str| DialError::Talk {

@@ -461,6 +461,11 @@ impl<B> Pool<B> {
         self.down = None;
     }
 
+    /// A backend comes to loop `home` together with the client that it is lent to.
+    pub fn comes_lent(&mut self, home: LoopId) {
+        self.lent.add(home);
+    }
+
     /// The error for clients in place of a wait for a backend, if there is one. Clients still wait
     /// while the pool is paused, to be served when it resumes, and while a backend is lent, because
     /// it comes back.

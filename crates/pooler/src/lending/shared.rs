@@ -289,6 +289,11 @@ impl<B> SharedPool<B> {
         &self.database_known.asking
     }
 
+    /// Whether a client that has drawn from a sequence keeps its server connection, at least at times.
+    pub fn keeps_draws(&self) -> bool {
+        self.asking().has_asked() || self.asking().tries()
+    }
+
     /// The current epoch of its database's schema.
     #[inline]
     pub fn schema_epoch(&self) -> SchemaEpoch {

@@ -349,6 +349,7 @@ impl<S: Socket> Engine<S> {
             ToLoop::GiveClients(more) => self.give_clients(more),
             ToLoop::KeepClients => self.keep_clients(),
             ToLoop::BackFromInside(back) => self.back_from_inside(host, back, now),
+            ToLoop::PairFromInside(pair) => self.pair_from_inside(host, *pair, now),
             ToLoop::TakeClient(client, arrival) => self.take_client(host, *client, arrival, now),
             ToLoop::Page(request, reply) => reply(self.page(request, now)),
         }

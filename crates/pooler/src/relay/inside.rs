@@ -5,15 +5,18 @@
 //!   at rest, and usual ─► Host::go_inside ─► state Inside: no loop watches it, its record stays here
 //!                                                 │ it sends what is not plain, it leaves, it is
 //!                                                 │ called back, its backend has ended
-//!   Idle, read as ever ◄── ToLoop::BackFromInside ┘
+//!   Idle, read as ever ◄── ToLoop::BackFromInside ┤
+//!                                                 │ the same in a transaction, or one has left something
+//!   Active, with backend ◄ ToLoop::PairFromInside ┘
 //! ```
 //! The server's extension runs plain statements of such clients on server connections that the
 //! pool does not count among its backends. Whatever else a client sends comes back here, unread.
 //!
 //! # Invariants
 //! * a client is read here or inside, never both
-//! * its session changes here only: what a transaction inside leaves behind keeps the client there to
-//!   its end
+//! * its session changes here only: what a transaction inside leaves behind comes with the backend and the
+//!   server's report, before the client is told that it is over
+//! * a backend that comes with its client serves no other: it is closed when that client gives it back
 //! * a client whose settings, statements or limits the other side cannot honour does not go
 //! * all that go have settings under which plans give the same as under those that a session begins with:
 //!   a server process there keeps plans of functions, and nothing discards them before the next client.
@@ -33,8 +36,8 @@ use crate::ids::{ClientId, Slot};
 pub use crate::parts::settings::custom_names::CustomNames;
 use crate::parts::statements::client_names::{ClientStatement, ClientStatements};
 use crate::parts::statements::journal::Journal;
-use crate::parts::statements::shared::{Statement, Unnamed};
-use crate::relay::backend::PoolRef;
+use crate::parts::statements::shared::Statement;
+use crate::relay::backend::{BackendSeed, PoolRef};
 use crate::relay::client::Client;
 use crate::relay::socket::Socket;
 use crate::session::settings::{PlanReads, Settings, is_custom};
@@ -76,14 +79,10 @@ pub struct InsideSession<S: Socket> {
     pub pool: PoolRef<S>,
     /// Its settings.
     pub settings: Settings,
-    /// Those that it started with: what RESET gives it.
-    pub start: Settings,
     /// What plans depended on when it was found to be alike to others.
     pub reads: PlanReads,
     /// Its prepared statements, by its own names.
     pub statements: Vec<(Box<[u8]>, Arc<Statement>)>,
-    /// Its unnamed statement.
-    pub unnamed: Option<Arc<Unnamed>>,
 }
 
 /// A client that comes back from inside.
@@ -105,6 +104,16 @@ impl BackFromInside {
     pub fn at_rest(client: ClientId) -> Self {
         Self { client, input: Vec::new(), unnamed: None, lost: false }
     }
+}
+
+/// A client that comes back with the backend that has served it: its transaction is open, or has left something.
+pub struct PairFromInside<S: Socket> {
+    /// The client.
+    pub back: BackFromInside,
+    /// Its backend, which has its settings and none of its statements.
+    pub backend: BackendSeed<S>,
+    /// The client's last message awaits ReadyForQuery; else that has been answered.
+    pub owed: bool,
 }
 
 /// Clients that go inside.
@@ -161,7 +170,7 @@ impl<S: Socket> Client<S> {
             && self.backend.is_none()
             && self.input.is_empty()
             && self.output.is_empty();
-        let (settings, start) = (&self.session.desired, &self.record.start);
+        let settings = &self.session.desired;
         let reads = pool.statements.reads();
         let may = is_at_rest
             && self.is_plain()
@@ -169,7 +178,7 @@ impl<S: Socket> Client<S> {
             && !self.socket.is_encrypted()
             && self.socket.can_move()
             && self.session.basis == pool.basis()
-            && [settings, start].into_iter().flat_map(Settings::iter).all(is_plain_setting)
+            && settings.iter().all(is_plain_setting)
             && Settings::EMPTY.give_alike(settings, reads);
         if !may {
             return None;
@@ -189,12 +198,8 @@ impl<S: Socket> Client<S> {
             }
             statements.push((name.clone(), named.statement.clone()));
         }
-        let unnamed = self.prepared.unnamed.as_ref().cloned();
-        if unnamed.as_ref().is_some_and(|unnamed| unnamed.settings != *settings) {
-            return None;
-        }
-        let (pool, settings, start) = (pool.clone(), settings.clone(), start.clone());
-        Some(InsideSession { pool, settings, start, reads, statements, unnamed })
+        let (pool, settings) = (pool.clone(), settings.clone());
+        Some(InsideSession { pool, settings, reads, statements })
     }
 }
 

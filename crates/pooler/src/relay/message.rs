@@ -11,7 +11,7 @@ use std::time::Duration;
 use crate::ids::{BackendId, ClientId, LoopId, PoolId, Slot};
 use crate::parts::listen::{Ask, FromHub};
 use crate::parts::report::text::ReportError;
-use crate::relay::inside::BackFromInside;
+use crate::relay::inside::{BackFromInside, PairFromInside};
 use crate::relay::socket::Socket;
 use crate::relay::succession::{Arrival, MovedClient};
 use crate::session::part::PartSet;
@@ -153,6 +153,8 @@ pub enum ToLoop<S: Socket> {
     TakeClient(Box<MovedClient<S>>, Arrival),
     /// A client comes back from inside.
     BackFromInside(BackFromInside),
+    /// A client comes back from inside, with its backend.
+    PairFromInside(Box<PairFromInside<S>>),
     /// No new transactions: clients are disconnected as soon as they are in none.
     Drain(ClientError),
     /// Some of this loop's connections, for SHOW: the answer is a bounded piece of work.
@@ -185,6 +187,7 @@ impl<S: Socket> fmt::Debug for ToLoop<S> {
             Self::KeepClients => "KeepClients",
             Self::TakeClient(..) => "TakeClient",
             Self::BackFromInside(_) => "BackFromInside",
+            Self::PairFromInside(_) => "PairFromInside",
             Self::Drain(_) => "Drain",
             Self::Page(..) => "Page",
         };

@@ -2,13 +2,16 @@
 
 use crate::ids::Slot;
 use crate::parts::statements::shared::Unnamed;
+use crate::relay::backend::Backend;
 use crate::relay::client_info::ClientState;
 use crate::relay::host::Host;
-use crate::relay::inside::BackFromInside;
+use crate::relay::inside::{BackFromInside, PairFromInside};
+use crate::relay::request_queue::Request;
 use crate::relay::socket::{Socket, Token};
 use crate::relay::succession::Departure;
-use crate::relay::table::Engine;
+use crate::relay::table::{Engine, Holder};
 use crate::time::Time;
+use crate::wire::build;
 use crate::wire::error::ClientError;
 
 impl<S: Socket> Engine<S> {
@@ -44,6 +47,63 @@ impl<S: Socket> Engine<S> {
         }
     }
 
+    /// It comes back with its backend.
+    pub(crate) fn pair_from_inside<H: Host<S>>(
+        &mut self,
+        host: &mut H,
+        pair: PairFromInside<S>,
+        now: Time,
+    ) {
+        let PairFromInside { back, backend, owed } = pair;
+        let pool = backend.pool.clone();
+        pool.lock().comes_lent(self.id);
+        let none = Slot { index: u32::MAX, generation: u32::MAX };
+        let mut backend = Box::new(Backend::new(backend, self.id, none));
+        // Its process has served others, whose functions' plans and custom names it keeps.
+        backend.lending.spoil("it has served clients inside the server");
+        let slot = back.client.slot;
+        let is_there = match self.settle_here(host, &mut backend, Holder::Client(slot)) {
+            Ok(()) => self.join(host, slot, backend, owed, now),
+            Err(reason) => {
+                self.close_backend(host, backend, reason, now);
+                false
+            }
+        };
+        match is_there {
+            true => self.go_on_outside(host, back, now),
+            false => self.back_from_inside(host, BackFromInside { lost: true, ..back }, now),
+        }
+    }
+
+    /// A client inside gets the backend with which it comes. False: it is not there, or its settings are of
+    /// another basis.
+    fn join<H: Host<S>>(
+        &mut self,
+        host: &mut H,
+        slot: Slot,
+        mut backend: Box<Backend<S>>,
+        owed: bool,
+        now: Time,
+    ) -> bool {
+        let client = self.clients.get_mut(slot).filter(|client| client.serving.is_inside());
+        let basis = backend.session.own.basis;
+        let Some(client) = client.filter(|client| client.session.basis == basis) else {
+            self.close_backend(host, backend, "the client that it came with has gone", now);
+            return false;
+        };
+        backend.session.applied = client.session.desired.clone();
+        // A Sync asks for the server's reports, and for whether a transaction is open.
+        let answers = if owed { Request::Query } else { Request::InjectedQuery };
+        backend.requests.push(answers.into());
+        client.serving.held = !owed;
+        client.times.begin_transaction(now);
+        let home = self.id;
+        let has = self.take_over(host, slot, backend, home, now).is_ok();
+        // (If that fails, the client learns of it in its turn.)
+        let _ = has && self.write_to_backend(slot, &build::SYNC);
+        has
+    }
+
     /// It is read here again.
     pub(crate) fn back_from_inside<H: Host<S>>(
         &mut self,
@@ -51,15 +111,20 @@ impl<S: Socket> Engine<S> {
         back: BackFromInside,
         now: Time,
     ) {
+        let Some(client) = self.clients.get_mut(back.client.slot) else { return };
+        if client.serving.is_inside() {
+            client.serving.state = ClientState::Idle;
+            self.go_on_outside(host, back, now);
+        }
+    }
+
+    fn go_on_outside<H: Host<S>>(&mut self, host: &mut H, back: BackFromInside, now: Time) {
         let BackFromInside { client: id, input, unnamed, lost } = back;
         let slot = id.slot;
         let Some(client) = self.clients.get_mut(slot) else { return };
-        if !client.serving.is_inside() {
-            return;
-        }
-        client.serving.state = ClientState::Idle;
         self.inside.come_back(slot);
         client.times.begin(now);
+        let is_alone = client.backend.is_none();
         let goodbye = self.inside.goodbyes.remove(&slot);
         if lost {
             self.close_client(host, slot, "its connection ended inside the server", now);
@@ -85,7 +150,8 @@ impl<S: Socket> Engine<S> {
             return;
         }
         self.rearm(slot, now);
-        if !input.is_empty() {
+        // (What has come with a backend waits until that is ready.)
+        if !input.is_empty() && is_alone {
             self.resume_later(slot);
         }
         if !matches!(self.departure, Departure::None) {
