@@ -214,7 +214,7 @@ impl Client {
     /// Sends what is collected, and reads up to ReadyForQuery.
     async fn round_trip(&mut self) -> Result<(), TalkError> {
         self.talk.send().await?;
-        self.talk.end().await?.into_answer().map(drop)
+        self.talk.end(&[]).await?.into_answer().map(drop)
     }
 
     fn next_random(&mut self) -> u64 {
