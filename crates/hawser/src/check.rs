@@ -44,7 +44,7 @@ use crate::shares::etcd::Etcd;
 use crate::socket::stream::connect_unix;
 use crate::tls::accept::Accepting;
 use crate::tls::weaknesses;
-use crate::{cli, process, serve, status};
+use crate::{process, serve, status};
 
 /// How long a server may take to answer.
 const SERVER_WAIT: Duration = Duration::from_secs(5);
@@ -427,8 +427,9 @@ impl Report {
     }
 
     async fn listeners(&mut self, config: &Config) {
-        let running =
-            cli::control_sockets(Some(config)).iter().find_map(|socket| status::ask(socket).ok());
+        let running = status::control_sockets(Some(config))
+            .iter()
+            .find_map(|socket| status::ask(socket).ok());
         // What the running one has, it has after a reload as well.
         let has = |address: SocketAddr| {
             let running = running.as_ref()?;

@@ -18,8 +18,8 @@ use clap::{Args, Parser, Subcommand};
 use tokio::signal::unix::SignalKind;
 
 use crate::check::Checked;
-use crate::config::{Config, LogFormat, LogLevel, Overrides, SETTINGS_VARIABLE, ServerUrl};
-use crate::process::{self, place};
+use crate::config::{Config, Overrides, SETTINGS_VARIABLE, ServerUrl};
+use crate::process::{self, path_of};
 use crate::serve::{Begins, Manner};
 use crate::{
     bypass, cc, check, demo, import, link, logging, login, mptcp, rds, serve, status, top,
@@ -32,8 +32,6 @@ const FILES: [&str; 2] = ["hawser.toml", "/etc/hawser/hawser.toml"];
 const CONFIG_VARIABLE: &str = "HAWSER_CONFIG";
 /// The server's URL, if its password must not show in the list of processes.
 const SERVER_URL_VARIABLE: &str = "HAWSER_SERVER_URL";
-/// Where service managers put the control socket.
-const CONTROL_SOCKETS: [&str; 1] = ["/run/hawser/hawser.sock"];
 /// How long `hawser reload` waits for the outcome, and how often it looks.
 const RELOAD_WAIT: Duration = Duration::from_secs(30);
 const RELOAD_LOOK: Duration = Duration::from_millis(50);
@@ -346,11 +344,6 @@ fn configuration(
     load(&standard_file(" or --server URL")?)
 }
 
-/// The path in a variable of the environment, unless it is empty.
-fn path_of(variable: &str) -> Option<PathBuf> {
-    std::env::var_os(variable).filter(|path| !path.is_empty()).map(PathBuf::from)
-}
-
 /// Where the configuration is looked for unless it is named. `or` is what may be given in its place.
 fn standard_file(or: &str) -> Result<PathBuf, String> {
     if let Some(path) = path_of(CONFIG_VARIABLE) {
@@ -388,7 +381,7 @@ fn running(
         None => {
             let path = config.map(Path::to_owned).or_else(|| path_of(CONFIG_VARIABLE));
             let config = path.map(|path| Config::load(&path)).transpose();
-            control_sockets(config.map_err(|errors| errors.to_string())?.as_ref())
+            status::control_sockets(config.map_err(|errors| errors.to_string())?.as_ref())
         }
     };
     let mut failures = Vec::new();
@@ -410,29 +403,6 @@ fn running(
          --socket, or its configuration by -c",
         failures.join("; ")
     ))
-}
-
-/// Where the control socket of a running process may be, the likeliest first.
-pub(crate) fn control_sockets(config: Option<&Config>) -> Vec<PathBuf> {
-    let mut sockets = Vec::new();
-    if let Some(config) = config {
-        sockets.extend(config.start.admin.control_socket_path(path_of));
-    } else {
-        for variable in ["RUNTIME_DIRECTORY", "XDG_RUNTIME_DIR"] {
-            sockets.extend(path_of(variable).map(|directory| directory.join("hawser.sock")));
-        }
-    }
-    sockets.extend(CONTROL_SOCKETS.map(PathBuf::from));
-    let places = place::candidates(hawser_sys::process::effective_uid());
-    sockets.extend(places.into_iter().map(|directory| directory.join("hawser.sock")));
-    let mut seen = std::collections::HashSet::new();
-    sockets.retain(|socket| seen.insert(socket.clone()));
-    sockets
-}
-
-/// The log of commands that are no servers.
-pub(crate) fn quiet_log() {
-    logging::begin(LogFormat::Text, LogLevel::Warn);
 }
 
 #[cfg(test)]

@@ -29,7 +29,7 @@ use crate::config::Config;
 use crate::phase::Phase;
 use crate::serve::{self, Begins, Manner, ServeError};
 use crate::service::Service;
-use crate::{cli, units};
+use crate::{logging, units};
 use cluster::{Cluster, ClusterError};
 use load::{Figures, Load};
 
@@ -93,7 +93,7 @@ fn system(what: &'static str) -> impl FnOnce(std::io::Error) -> DemoError {
 /// # Errors
 /// See [`DemoError`]; everything has been cleaned up then, too.
 pub fn run(options: &Options) -> Result<(), DemoError> {
-    cli::quiet_log();
+    logging::begin_quietly();
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(1)
         .thread_name("load")

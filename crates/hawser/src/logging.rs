@@ -62,6 +62,11 @@ pub fn begin(format: LogFormat, level: LogLevel) {
     begin_to(Outputs::default(), format, level);
 }
 
+/// The log of commands that are no servers.
+pub fn begin_quietly() {
+    begin(LogFormat::Text, LogLevel::Warn);
+}
+
 /// Opens the log's file again, for those that have moved it away.
 ///
 /// # Errors

@@ -42,6 +42,11 @@ pub fn few_random_bytes(bytes: &mut [u8]) {
     });
 }
 
+/// The path in a variable of the environment, unless it is empty.
+pub fn path_of(variable: &str) -> Option<PathBuf> {
+    std::env::var_os(variable).filter(|path| !path.is_empty()).map(PathBuf::from)
+}
+
 /// The number by which servers tell this process from other poolers: one for all its life.
 pub fn pooler_number() -> u64 {
     static NUMBER: OnceLock<u64> = OnceLock::new();

@@ -9,10 +9,10 @@
 //! It needs a user, a password and TLS settings; the socket needs a path, and works while logins do
 //! not.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::fmt::Write as _;
 use std::io::{self, Read};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, SystemTime};
@@ -24,13 +24,17 @@ use tokio::net::UnixListener;
 
 use crate::admin::pooler::Pooler;
 use crate::bypass::usage::BypassUsage;
+use crate::config::Config;
 use crate::dial::server_row::{ServerRole, ServerRow};
 use crate::limits::shared::SharedLimit;
 use crate::metrics::process::ProcessFigures;
+use crate::process::{self, path_of};
 use crate::shared::LastReload;
 use crate::takeover::predecessor::PredecessorStatus;
 use crate::totals::Totals;
 
+/// Where service managers put the control socket.
+const SERVICE_SOCKET: &str = "/run/hawser/hawser.sock";
 /// How long one reader may take.
 const READ_WAIT: Duration = Duration::from_secs(5);
 /// The longest answer that is read.
@@ -39,6 +43,24 @@ const ANSWER_BYTES_MAX: u64 = 64 << 20;
 const LINK_STREAMS_MAX: usize = 8;
 /// A pause after an error of accept(2).
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+/// Where the control socket of a running process may be, the likeliest first.
+pub(crate) fn control_sockets(config: Option<&Config>) -> Vec<PathBuf> {
+    let mut sockets = Vec::new();
+    if let Some(config) = config {
+        sockets.extend(config.start.admin.control_socket_path(path_of));
+    } else {
+        for variable in ["RUNTIME_DIRECTORY", "XDG_RUNTIME_DIR"] {
+            sockets.extend(path_of(variable).map(|directory| directory.join("hawser.sock")));
+        }
+    }
+    sockets.push(PathBuf::from(SERVICE_SOCKET));
+    let places = process::place::candidates(hawser_sys::process::effective_uid());
+    sockets.extend(places.into_iter().map(|directory| directory.join("hawser.sock")));
+    let mut seen = HashSet::new();
+    sockets.retain(|socket| seen.insert(socket.clone()));
+    sockets
+}
 
 /// What a process does.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]

@@ -14,7 +14,8 @@ use hawser_datagrams::proto::TCP_PORT;
 use hawser_datagrams::proxy::{self, Place, Proxy};
 use hawser_datagrams::stress::{self, MESSAGE_BYTES_MIN, Plan, Show};
 
-use crate::cli::{print, quiet_log};
+use crate::cli::print;
+use crate::logging;
 
 const EXIT_CODES: &str = "Exit codes: 0 done (of ping: something answered), 1 failed, 2 wrong usage, \
 69 no running proxy.";
@@ -246,7 +247,7 @@ impl Rds {
     /// Runs it.
     #[must_use]
     pub fn run(&self) -> ExitCode {
-        quiet_log();
+        logging::begin_quietly();
         let result = match &self.command {
             Command::Ping(arguments) => ping_(arguments),
             Command::Stress(arguments) => stress_(arguments),
