@@ -365,6 +365,7 @@ impl Openings {
         session.answered();
         let process = match answer {
             Err(TalkError::Server(error)) if error.severity == Severity::Error => None,
+            Err(TalkError::Server(_)) => return Ok(()), // the session's end: the next one is asked
             answer => answer.map_err(failed)?,
         };
         if process.is_none_or(|process| process == announced) || announced == 0 {
