@@ -417,8 +417,8 @@ fn what_cannot_be_read_is_unsure() {
     ] {
         assert!(find(text).unsure, "{text}");
     }
-    assert!(find(&format!("savepoint {}", "a".repeat(64))).unsure);
-    assert!(!find(&format!("savepoint {}", "a".repeat(63))).unsure);
+    assert!(find(&format!("listen {}", "a".repeat(64))).unsure);
+    assert!(!find(&format!("listen {}", "a".repeat(63))).unsure);
     assert!(find(&format!("select ${0}$ ${0}$", "a".repeat(300))).unsure);
     let unsafe_encoding = ScanOptions { unsafe_encoding: true, ..ScanOptions::default() };
     assert!(scan("select 'é'".as_bytes(), unsafe_encoding).unsure);
@@ -638,11 +638,13 @@ fn hostile_texts_take_linear_time() {
 
 #[test]
 fn how_the_server_folds_letters_beyond_ascii_is_not_known() {
-    for text in ["listen Ärger", "unlisten Ärger", "prepare Ä as select 1", "savepoint ä"] {
+    for text in ["listen Ärger", "unlisten Ärger", "prepare Ä as select 1"] {
         assert!(find(text).unsure, "{text}");
     }
     assert!(!find("listen \"Ärger\"").unsure);
-    assert!(!find("select größe from maße").unsure);
+    for text in ["select größe from maße", "savepoint ä"] {
+        assert!(!find(text).unsure, "{text}: no name of it is of use");
+    }
 }
 
 #[test]
