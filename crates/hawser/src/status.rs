@@ -472,8 +472,8 @@ mod tests {
 
     #[tokio::test]
     async fn a_status_survives_the_socket_and_can_be_read() {
-        let path = std::env::temp_dir()
-            .join(format!("hawser-status-{}.sock", crate::process::random_u64()));
+        let path =
+            std::env::temp_dir().join(format!("hawser-status-{}.sock", process::random_u64()));
         let listener = UnixListener::bind(&path).unwrap();
         tokio::spawn(answer(listener, fake()));
         let asked = path.clone();
