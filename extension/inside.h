@@ -71,8 +71,7 @@
 #define SLOT_WORDS 16
 #define S_OWNER 0
 #define S_GENERATION 1			/* odd: in use */
-#define S_UNNAMED 2				/* its unnamed statement; 0: that of its record; else one more than the bytes of its
-								 * own part, of which none is no statement */
+#define S_UNNAMED 2				/* 0: it has had no unnamed statement here; else one more than the bytes of that */
 #define S_RECALL 3				/* not 0: the pooler wants it back, once it is in no transaction */
 #define S_CANCEL 4				/* not 0: a cancel request is on its way to the backend that serves it */
 #define S_RECORD 5				/* first word in the arena */

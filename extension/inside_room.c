@@ -692,7 +692,7 @@ room_name(const InsideClient *client, uint32 index, InsideName *name, const char
 bool
 room_has_old_statements(void)
 {
-	return pg_atomic_read_u32((pg_atomic_uint32 *) &words[H_SCHEMA]) != 0;
+	return pg_atomic_read_u32(header(H_SCHEMA)) != 0;
 }
 
 void
@@ -700,7 +700,7 @@ room_schema_changed(void)
 {
 	uint32		none = 0;
 
-	if (words != NULL && pg_atomic_compare_exchange_u32((pg_atomic_uint32 *) &words[H_SCHEMA], &none, 1))
+	if (words != NULL && pg_atomic_compare_exchange_u32(header(H_SCHEMA), &none, 1))
 		(void) say(TO_POOLER_SCHEMA, 0, 0, NULL, 0);
 }
 
@@ -708,14 +708,14 @@ room_schema_changed(void)
 uint32
 room_patience(void)
 {
-	return Min(pg_atomic_read_u32((pg_atomic_uint32 *) &words[H_PATIENCE]), PG_INT32_MAX);
+	return Min(pg_atomic_read_u32(header(H_PATIENCE)), PG_INT32_MAX);
 }
 
 /* Whether clients of this pool may ask for what they have drawn from sequences in an earlier transaction. */
 bool
 room_keeps_draws(void)
 {
-	return pg_atomic_read_u32((pg_atomic_uint32 *) &words[H_DRAWS]) != 0;
+	return pg_atomic_read_u32(header(H_DRAWS)) != 0;
 }
 
 /* Whether a client has sent something that no backend has taken yet. */

@@ -193,7 +193,7 @@ impl Inside {
                 if size > 0 && entry.client_count() > 0 && is_alike {
                     wanted.insert(entry.pool.id);
                     let places = if places == 0 { cores } else { places };
-                    self.fill(entry, (size as usize, places), control);
+                    self.fill(entry, size as usize, places, control);
                 }
             }
             let gone = locked(&self.rooms)
@@ -204,12 +204,7 @@ impl Inside {
     }
 
     /// Has as many backends opened as the pool's room lacks.
-    fn fill(
-        self: &Arc<Self>,
-        entry: &Arc<PoolEntry>,
-        (size, places): (usize, u32),
-        control: &Path,
-    ) {
+    fn fill(self: &Arc<Self>, entry: &Arc<PoolEntry>, size: usize, places: u32, control: &Path) {
         let room = match self.room_of(entry.pool.id) {
             Some(room) => room,
             None => match Room::new(entry.pool.clone(), self.shared.loops.clone()) {

@@ -67,8 +67,7 @@ pub(super) enum Word {
     Owner = 0,
     /// Odd: in use.
     Generation = 1,
-    /// 0: its unnamed statement is that of its record; else one more than the bytes of its own part, of which none
-    /// is no statement.
+    /// 0: it has had no unnamed statement here; else one more than the bytes of that of its own part.
     Unnamed = 2,
     /// It is wanted back, once it is in no transaction, or to be disconnected ([`TO_END`]).
     Recall = 3,
