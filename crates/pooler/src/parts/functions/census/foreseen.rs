@@ -17,7 +17,7 @@ use std::sync::Arc;
 use crate::parts::functions::census::{
     ANY_TEXT, Census, Function, Language, PlanReads, Reach, Reader, Word, effects_of, key, lower,
 };
-use crate::session::calls::{Kind, Tokens};
+use crate::session::calls::{Kind, Token, Tokens};
 
 /// The name of the created object follows these words.
 const NAMED: [&[u8]; 11] = [
@@ -69,17 +69,19 @@ struct Made {
 impl Made {
     /// What a text makes by itself, or by a block in it.
     fn read_all(text: &[u8]) -> Self {
-        let mut made = Self::read(text);
-        if Tokens::lenient(text).first().is_some_and(|first| first.is_word(&["do"])) {
-            made.read_within(text, BLOCKS_WITHIN);
+        let tokens = Tokens::lenient(text);
+        let mut made = Self::read(&tokens);
+        if tokens.first().is_some_and(|first| first.is_word(&["do"])) {
+            made.read_within(&tokens, BLOCKS_WITHIN);
         }
         made
     }
 
     /// Adds what the strings of a text make.
-    fn read_within(&mut self, text: &[u8], depth: u8) {
-        for token in Tokens::lenient(text) {
-            let Kind::String(within) = token.kind else { continue };
+    fn read_within(&mut self, tokens: &[Token], depth: u8) {
+        for token in tokens {
+            let Kind::String(within) = &token.kind else { continue };
+            let within = Tokens::lenient(within);
             let mut more = Self::read(&within);
             self.names.append(&mut more.names);
             self.sources.append(&mut more.sources);
@@ -92,17 +94,17 @@ impl Made {
         }
     }
 
-    fn read(text: &[u8]) -> Self {
+    fn read(tokens: &[Token]) -> Self {
         let mut made = Self::default();
-        let mut tokens = Tokens::lenient(text).into_iter().map(|token| token.kind).peekable();
+        let mut tokens = tokens.iter().map(|token| &token.kind).peekable();
         let (mut names_next, mut on_names, mut language_next) = (false, false, false);
         let mut previous = Word::default();
         while let Some(token) = tokens.next() {
             let (word, quoted) = match token {
                 Kind::String(value) => {
                     match std::mem::take(&mut language_next) {
-                        true => made.language = Some(lower(&value)),
-                        false => made.sources.push(value.into()),
+                        true => made.language = Some(lower(value)),
+                        false => made.sources.push(value.as_slice().into()),
                     }
                     continue;
                 }
@@ -110,7 +112,7 @@ impl Made {
                 Kind::Word(word) => (word, false),
                 Kind::Quoted(name) => (name, true),
             };
-            let small = lower(&word);
+            let small = lower(word);
             let is = |words: &[&[u8]]| !quoted && words.contains(&&*small);
             let by_two = !quoted && NAMED_BY_TWO.contains(&[&*previous, &*small]);
             if !quoted && CALLED_BY_ANY.contains(&[&*previous, &*small]) {
@@ -122,13 +124,13 @@ impl Made {
             } else if names_next && !is(&BEFORE_NAMES) {
                 names_next = false;
                 let mut name = word;
-                while tokens.next_if_eq(&Kind::Symbol(b'.')).is_some() {
+                while tokens.next_if_eq(&&Kind::Symbol(b'.')).is_some() {
                     match tokens.next() {
                         Some(Kind::Word(part) | Kind::Quoted(part)) => name = part,
                         _ => break,
                     }
                 }
-                made.names.push(key(&name));
+                made.names.push(key(name));
             } else if is(&NAMED) || by_two {
                 names_next = true;
             } else if is(&OF_A_TABLE) {
