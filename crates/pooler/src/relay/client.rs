@@ -219,12 +219,7 @@ impl<S: Socket> Client<S> {
 
     /// A name stands for another statement from now on.
     pub(crate) fn restate(&mut self, name: &[u8], statement: &Arc<Statement>) {
-        let named = self
-            .prepared
-            .statements
-            .as_deref_mut()
-            .and_then(|names| names.get_mut(significant(name)));
-        if let Some(named) = named {
+        if let Some(named) = self.prepared.named_mut(significant(name)) {
             named.statement = statement.clone();
         }
     }

@@ -38,6 +38,11 @@ impl ServerParameters {
         self.pairs.iter().find(|(n, _)| n.eq_ignore_ascii_case(name)).map(|(_, value)| &**value)
     }
 
+    /// Whether it is a standby, where nothing can listen.
+    pub(crate) fn is_standby(&self) -> bool {
+        self.get(b"in_hot_standby") == Some(b"on")
+    }
+
     /// The first number of the server's version; 0 if it reports none.
     pub fn major_version(&self) -> u32 {
         let version = self.get(b"server_version").unwrap_or_default();

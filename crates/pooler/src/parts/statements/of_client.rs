@@ -27,6 +27,11 @@ impl ClientPrepared {
         Self { statements, unnamed, bound: None }
     }
 
+    /// What a name stands for, or will when the changes in flight are answered.
+    pub(crate) fn named_mut(&mut self, name: &[u8]) -> Option<&mut ClientStatement> {
+        self.statements.as_deref_mut()?.get_mut(name)
+    }
+
     /// What the names stand for, or will when the changes in flight are answered.
     pub(crate) fn all_named_mut(&mut self) -> impl Iterator<Item = &mut ClientStatement> {
         self.statements.iter_mut().flat_map(|names| names.values_mut())

@@ -252,8 +252,7 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
     /// The server has refused these, which have been sent before the current message.
     fn note_refused(&mut self, names: &[Box<[u8]>]) -> Vec<Box<[u8]>> {
         for name in names {
-            let statements = self.client.prepared.statements.as_deref_mut();
-            if let Some(refused) = statements.and_then(|all| all.get_mut(name)) {
+            if let Some(refused) = self.client.prepared.named_mut(name) {
                 refused.unlisted = true;
             }
         }

@@ -87,12 +87,12 @@ impl<S: Socket> Client<S> {
             backend.known.notifying.is_due();
         }
         self.record_pins(backend, effects);
-        // A server that reports shows it.
-        if if backend.known.session_report.is_some() {
-            effects.may(Effect::SpoilsUnseen)
-        } else {
-            effects.may(Effect::Spoils)
-        } {
+        // A server that reports shows the rest.
+        let spoils = match backend.known.session_report {
+            Some(_) => Effect::SpoilsUnseen,
+            None => Effect::Spoils,
+        };
+        if effects.may(spoils) {
             backend.spoil_for_good();
         }
         if effects.may(Effect::ReadsSequences) {

@@ -326,8 +326,7 @@ impl<S: Socket> Client<S> {
     /// It is not known any more what a statement of the client's does, or who shares it.
     #[cold]
     pub(crate) fn resolve_again(&mut self, name: &[u8], backend: &Backend<S>) {
-        let named = self.prepared.statements.as_deref_mut().and_then(|names| names.get_mut(name));
-        let Some(named) = named else { return };
+        let Some(named) = self.prepared.named_mut(name) else { return };
         let before = named.statement.clone();
         // If clients with other custom settings have shared it, it may have another client's.
         let mut settings = SettingsBuilder::from(&before.settings);
@@ -346,8 +345,7 @@ impl<S: Socket> Client<S> {
     /// prepared.)
     pub(crate) fn run_under_own(&mut self, name: &[u8], backend: &Backend<S>) {
         let Self { prepared, session, .. } = self;
-        let named = prepared.statements.as_deref_mut().and_then(|names| names.get_mut(name));
-        let Some(named) = named else { return };
+        let Some(named) = prepared.named_mut(name) else { return };
         if named.statement.basis != session.basis
             || backend.from_server.status() == TransactionStatus::Failed
         {

@@ -50,9 +50,7 @@ impl<S: Socket> Client<S> {
     /// names.
     pub(crate) fn joins_ahead(&mut self, unusual: &Unusual, backend: &Backend<S>) -> bool {
         let Some(named) = &unusual.named_channels else { return false };
-        let keeps = [Part::Listen, Part::UnnamedStatement, Part::ProtocolStatement]
-            .iter()
-            .any(|part| self.session.pins.contains(*part));
+        let keeps = self.session.pins.contains(Part::Listen) || self.has_native_statements();
         let unanswered = backend.requests.owes_client_ready();
         if keeps || unanswered || self.session.desired.get(b"client_encoding").is_some() {
             return false;

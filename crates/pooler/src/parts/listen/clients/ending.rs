@@ -67,10 +67,7 @@ impl<S: Socket> Engine<S> {
         let Some(client) = self.clients.get_mut(slot) else { return };
         let cancelled = client.backend.as_ref().is_some_and(|b| b.lending.cancels_in_flight > 0);
         let keeps_natively = client.session.pins.contains(Part::Listen);
-        // Only the server knows its statements, and a query of Hawser's would remove the unnamed
-        // one.
-        let by_name = client.session.pins.contains(Part::UnnamedStatement)
-            || client.session.pins.contains(Part::ProtocolStatement);
+        let native = client.has_native_statements();
         let Some(listening) = client.listening() else { return };
         if listening.is_unchanged() && listening.channels.is_empty() {
             self.release_answer(host, slot, now);
@@ -91,7 +88,7 @@ impl<S: Socket> Engine<S> {
         for left in std::mem::take(&mut listening.left) {
             after.remove(&left);
         }
-        if by_name && !listening.pending.is_empty() {
+        if native && !listening.pending.is_empty() {
             let pending = std::mem::take(&mut listening.pending);
             for taken in pending.into_taken() {
                 taken.take_from(&mut after);
@@ -113,7 +110,7 @@ impl<S: Socket> Engine<S> {
         if !asks {
             listening.pending = Pending::default();
         }
-        let leaves_shown = listening.shown && !keeps_natively && !by_name;
+        let leaves_shown = listening.shown && !keeps_natively && !native;
         let ask = match asks {
             true => self.change_channels_ahead(slot, &after),
             false => self.change_channels(slot, &after),

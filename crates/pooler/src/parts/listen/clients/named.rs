@@ -47,7 +47,7 @@ impl<S: Socket> Client<S> {
         if !self.has_channels() {
             return None;
         }
-        let standby = backend.session.own.parameters.get(b"in_hot_standby") == Some(b"on");
+        let standby = backend.session.own.parameters.is_standby();
         let listening = self.listening()?;
         if standby || listening.pending.len() > CHANNELS_A_CLIENT_MAX {
             listening.take(&what);

@@ -32,21 +32,13 @@ use crate::time::Time;
 impl<S: Socket> Client<S> {
     /// Whether its backend, which it keeps to listen, can take over its other channels.
     fn can_take_over(&self) -> bool {
-        let by_name = [Part::UnnamedStatement, Part::ProtocolStatement];
-        let by_name = by_name.iter().any(|part| self.session.pins.contains(*part));
         let other_encoding = self.session.desired.get(b"client_encoding").is_some();
         let Some(listening) = self.listening_ref() else { return false };
         let mut channels = listening.channels.iter();
-        let standby = self.backend.as_ref().is_none_or(|backend| {
-            backend
-                .session
-                .own
-                .parameters
-                .get(b"in_hot_standby")
-                .is_some_and(|value| value == b"on")
-        });
+        let standby =
+            self.backend.as_ref().is_none_or(|backend| backend.session.own.parameters.is_standby());
         self.session.pins.contains(Part::Listen)
-            && !by_name
+            && !self.has_native_statements()
             && !standby
             && listening.channels.len() <= CHANNELS_A_QUERY_MAX
             && (!other_encoding || channels.all(|channel| channel.as_bytes().is_ascii()))

@@ -22,7 +22,6 @@ use crate::parts::listen::hub::CHANNELS_A_QUERY_MAX;
 use crate::relay::backend::Backend;
 use crate::relay::client::Client;
 use crate::relay::socket::Socket;
-use crate::session::part::Part;
 use crate::wire::TransactionStatus;
 
 impl<S: Socket> Client<S> {
@@ -53,14 +52,12 @@ impl<S: Socket> Client<S> {
         let at_rest = backend.from_server.status() == TransactionStatus::Idle
             && !backend.requests.is_in_pipeline()
             && !backend.requests.owes_client();
-        let standby = backend.session.own.parameters.get(b"in_hot_standby") == Some(b"on");
-        let by_name = [Part::UnnamedStatement, Part::ProtocolStatement]
-            .iter()
-            .any(|part| self.session.pins.contains(*part));
+        let standby = backend.session.own.parameters.is_standby();
+        let native = self.has_native_statements();
         let other_encoding = self.session.desired.get(b"client_encoding").is_some();
         let Some(Listening { channels, shown, .. }) = self.listening() else { return };
         let unreadable = other_encoding && channels.iter().any(|name| !name.as_bytes().is_ascii());
-        if *shown || channels.is_empty() || !at_rest || standby || by_name || unreadable {
+        if *shown || channels.is_empty() || !at_rest || standby || native || unreadable {
             return;
         }
         let mut text = Vec::new();

@@ -3,6 +3,7 @@
 use crate::parts::listen::clients::{Listening, Stage};
 use crate::relay::client::Client;
 use crate::relay::socket::Socket;
+use crate::session::part::{Part, PartSet};
 
 impl<S: Socket> Client<S> {
     pub(super) fn listening(&mut self) -> Option<&mut Listening> {
@@ -16,6 +17,12 @@ impl<S: Socket> Client<S> {
 
     pub(super) fn stage(&self) -> Stage {
         self.listening_ref().map_or(Stage::AtRest, |listening| listening.stage)
+    }
+
+    /// Whether only the server knows its statements: a query of Hawser's would remove the unnamed one.
+    pub(super) fn has_native_statements(&self) -> bool {
+        let native = PartSet::of(&[Part::UnnamedStatement, Part::ProtocolStatement]);
+        self.session.pins.intersects(native)
     }
 
     /// Whether it listens without a backend of its own, or is about to.
