@@ -7,7 +7,7 @@ use std::future::Future;
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, SystemTime};
 
@@ -41,7 +41,7 @@ use crate::metrics::{Pages, http};
 use crate::mptcp::usage::MptcpUsage;
 use crate::phase::{Phase, Standing};
 use crate::pools::idle;
-use crate::process::{account_to_become, place};
+use crate::process::{account_to_become, path_of, place};
 use crate::resolve::HostRow;
 use crate::service::Service;
 use crate::shared::LastReload;
@@ -130,9 +130,7 @@ impl Administration {
         let service = &self.running.service;
         let succession = &service.succession;
         let config = service.shared.config.load_full();
-        let control_socket = config.start.admin.control_socket_path(|name| {
-            std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from)
-        });
+        let control_socket = config.start.admin.control_socket_path(path_of);
         let control_socket = control_socket.or_else(|| match place::directory() {
             Ok(directory) => Some(directory.join("hawser.sock")),
             Err(error) => {

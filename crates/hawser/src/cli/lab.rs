@@ -4,8 +4,7 @@
 //! Beside those of all commands, so that a script can tell "try again" from "mend this": `run` ends
 //! as its command did; 65 the description is wrong, 69 there is no such laboratory or it ended,
 //! 73 one of that name is up, 75 the run was not faithful and its figures are worth nothing, 77 the
-//! rights are missing. They are those of
-//! sysexits.h.
+//! rights are missing. They are those of sysexits.h.
 
 use std::ffi::OsString;
 use std::io::{BufRead, BufReader, Read, Write};

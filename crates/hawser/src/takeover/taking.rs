@@ -55,7 +55,7 @@ use crate::peers::own_process_ids;
 use crate::phase::Phase;
 use crate::pools::open::Openings;
 use crate::pools::{PoolEntry, Pools, Wanted};
-use crate::process::{account_to_become, place};
+use crate::process::{account_to_become, path_of, place};
 use crate::shared::Shared;
 use crate::shares;
 use crate::socket::Conn;
@@ -140,10 +140,8 @@ pub struct Found {
 
 /// Sockets where it may answer.
 fn places(config: &Config) -> Vec<PathBuf> {
-    let environment =
-        |name: &str| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
     let mut sockets = Vec::new();
-    sockets.extend(config.start.admin.control_socket_path(environment));
+    sockets.extend(config.start.admin.control_socket_path(path_of));
     if config.start.admin.control_socket.is_none() {
         let user = config.start.process.user.as_deref();
         let account = account_to_become(user).ok().flatten().map(|account| account.uid);
