@@ -16,12 +16,14 @@
 //! * [`lending`] which client gets which server connection, and when: `lending::scheduler`
 //! * [`parts`] what a session keeps beyond a transaction, a room for each kind
 //! * [`session`] what the text of a statement does to a session, and settings as values
+//! * [`queries`] which queries run, whose, and how long
 //! * [`shares`] which places of a limit several poolers hold of each
 
 pub mod hash;
 pub mod ids;
 pub mod lending;
 pub mod parts;
+pub mod queries;
 pub mod relay;
 pub mod session;
 pub mod shares;

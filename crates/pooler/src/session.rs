@@ -21,4 +21,4 @@ pub mod options;
 pub mod part;
 pub mod scan;
 pub mod settings;
-mod token;
+pub(crate) mod token;

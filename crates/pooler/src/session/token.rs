@@ -16,10 +16,10 @@ use memchr::{memchr, memchr2};
 
 /// Bytes of a name that are kept; one more than the server keeps, so that a name that it would cut
 /// is recognised as too long.
-pub(super) const NAME_BYTES_MAX: usize = 64;
+pub(crate) const NAME_BYTES_MAX: usize = 64;
 
 /// The receiver of the tokens. Offsets are from the start of the text.
-pub(super) trait Sink {
+pub(crate) trait Sink {
     /// A word: an identifier or key word without quotes, as written, cut at [`NAME_BYTES_MAX`].
     fn word(&mut self, text: &[u8], start: usize);
     /// An identifier in double quotes, without them, cut likewise.
@@ -42,9 +42,9 @@ pub(super) trait Sink {
 }
 
 /// The symbol of a number.
-pub(super) const NUMBER: u8 = b'0';
+pub(crate) const NUMBER: u8 = b'0';
 /// The symbol of a parameter (`$1`).
-pub(super) const PARAMETER: u8 = b'$';
+pub(crate) const PARAMETER: u8 = b'$';
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Class {
@@ -146,7 +146,7 @@ enum State {
 
 /// The lexer's state between chunks.
 #[derive(Debug, Clone)]
-pub(super) struct Lexer {
+pub(crate) struct Lexer {
     state: State,
     conforming: bool,
     /// Bytes of the text before the current chunk.
@@ -163,7 +163,7 @@ pub(super) struct Lexer {
 
 impl Lexer {
     #[inline]
-    pub(super) fn new(standard_conforming_strings: bool) -> Lexer {
+    pub(crate) fn new(standard_conforming_strings: bool) -> Lexer {
         Lexer {
             state: State::Start,
             conforming: standard_conforming_strings,
@@ -178,7 +178,7 @@ impl Lexer {
     }
 
     /// Takes the next bytes of the text.
-    pub(super) fn feed<S: Sink>(&mut self, chunk: &[u8], sink: &mut S) {
+    pub(crate) fn feed<S: Sink>(&mut self, chunk: &[u8], sink: &mut S) {
         let mut i = 0;
         while i < chunk.len() {
             let rest = &chunk[i..];
@@ -214,7 +214,7 @@ impl Lexer {
     }
 
     /// Ends the text; returns where its last token ended.
-    pub(super) fn finish<S: Sink>(&mut self, sink: &mut S) -> usize {
+    pub(crate) fn finish<S: Sink>(&mut self, sink: &mut S) -> usize {
         match self.state {
             State::Start | State::LineComment => {}
             State::Lost => self.token_end = self.fed,
