@@ -32,6 +32,7 @@ mod overrides;
 mod peer;
 mod proxy;
 pub mod registry;
+mod rule;
 mod server_url;
 pub mod setting;
 pub(crate) mod suggest;
@@ -75,8 +76,11 @@ pub use value::{DURATION_MAX, FileMode, InPlans, Limit, OptionalAddress, Passwor
 use check::Check;
 use document::{Document, Places};
 use error::Position;
+pub use registry::RuleEntry;
 use registry::{DatabaseEntry, UserEntry};
+pub use rule::WrongRule;
 use setting::Change;
+pub(crate) use value::duration;
 use value::{Context, Raw};
 
 /// No configuration is larger; a file that is, is another file.
@@ -94,6 +98,7 @@ pub struct Config {
     has_file: bool,
     databases: Vec<DatabaseEntry>,
     users: Vec<UserEntry>,
+    rules: Vec<RuleEntry>,
     links: Vec<(String, registry::LinkEntry)>,
     places: Places,
     database_index: HashMap<String, usize>,
@@ -297,7 +302,7 @@ impl Config {
         mut errors: Vec<ConfigError>,
         mut warnings: Vec<ConfigError>,
     ) -> Result<Self, ConfigErrors> {
-        let Document { start, reload, databases, users, links, places } = document;
+        let Document { start, reload, databases, users, rules, links, places } = document;
         let mut config = Self {
             start,
             reload,
@@ -305,6 +310,7 @@ impl Config {
             has_file,
             databases,
             users,
+            rules,
             links,
             places,
             database_index: HashMap::new(),
@@ -432,6 +438,12 @@ impl Config {
     #[must_use]
     pub fn users(&self) -> &[UserConfig] {
         &self.reload.users
+    }
+
+    /// Every `[[rule]]`, in the order of the file.
+    #[must_use]
+    pub fn rules(&self) -> &[RuleEntry] {
+        &self.rules
     }
 
     /// The entry for a client that asks for `name`: its own, else that of `*`. The admin databases

@@ -31,6 +31,7 @@ pub mod process;
 pub mod rds;
 pub mod reactor;
 pub mod resolve;
+pub mod rules;
 pub mod serve;
 pub mod service;
 pub mod shared;

@@ -812,6 +812,7 @@ fn settings(
             idle_transaction_reserve: 0,
             lock_wait_reserve: 0,
             min_size: 0,
+            queue_max: 0,
             round_robin: false,
         }
     } else {
@@ -822,6 +823,7 @@ fn settings(
             idle_transaction_reserve: limits.idle_transaction_reserve,
             lock_wait_reserve: limits.lock_wait_reserve,
             min_size: limits.min_pool_size,
+            queue_max: config.reload.limits.queue_limit.get().unwrap_or_default(),
             round_robin: config.reload.pool.server_round_robin,
         }
     };

@@ -64,6 +64,9 @@ use crate::tally::ErrorCounts;
 
 use watch::{Poller, Watches};
 
+/// The start of a statement that a rule logs.
+const LOGGED_TEXT_BYTES_MAX: usize = 1024;
+
 /// How often, at most, a loop notifies the control side that start values may have changed: any
 /// client may change its own role's.
 pub const CHANGES_PERIOD: Duration = Duration::from_millis(50);
@@ -560,6 +563,14 @@ impl<S: Socket + AsFd> Host<S> for LoopHost<S> {
                         ended: SystemTime::now(),
                     });
                 }
+            }
+            Event::RuleMatched { rule, refused, client, about, database, user, text } => {
+                let (address, port) = (about.peer.to_string(), about.peer.port());
+                let text = &text[..text.len().min(LOGGED_TEXT_BYTES_MAX)];
+                tracing::info!(
+                    rule, refused, %client, address, port, database, user,
+                    text = %String::from_utf8_lossy(text), "statement matched by a rule"
+                );
             }
             Event::ReportUnreadable { database, user, error } => {
                 crate::pools::open::say_unreadable(database, user, error);

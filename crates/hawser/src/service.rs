@@ -114,11 +114,13 @@ impl Service {
             loops,
             control,
             limits,
+            rules: Arc::default(),
             gates: Gates::default(),
             tally: Tally { errors, ..Tally::default() },
             threads,
             phase: watch::Sender::new(Phase::Serving),
         });
+        shared.rules.put_in_force(&shared.config.load(), &shared.loops);
         let to_servers = Arc::new(ToServers::new(shared.clone(), dialler.clone()));
         let cancels = Arc::new(Cancels {
             shared: shared.clone(),
@@ -214,6 +216,7 @@ impl Service {
         self.acceptor.replace(accepting);
         shared.access.store(Arc::new(access));
         crate::logging::put_in_force(&config.reload.log);
+        shared.rules.put_in_force(&config, &shared.loops);
         shared.config.store(Arc::new(config));
         self.lines.forget();
         self.enquiries.forget();

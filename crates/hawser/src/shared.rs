@@ -12,6 +12,7 @@ use crate::gates::Gates;
 use crate::limits::Limits;
 use crate::loops::{Control, Loops, Pool};
 use crate::phase::Phase;
+use crate::rules::Rules;
 use crate::tally::Tally;
 use crate::threads::Threads;
 
@@ -42,6 +43,8 @@ pub struct Shared {
     pub control: Control,
     /// All counts that are limited.
     pub limits: Arc<Limits>,
+    /// The operator's rules.
+    pub rules: Arc<Rules>,
     /// Which databases are paused or disabled.
     pub gates: Gates,
     /// Counters outside of pools.

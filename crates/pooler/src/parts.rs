@@ -16,6 +16,7 @@
 //! | [`sequences`] | currval, lastval | discarded, or pins for a while |
 //! | [`functions`] | what functions do, by their sources | decides for the other parts |
 //! | [`report`] | what a server with the extension says of a session | decides in place of the texts |
+//! | [`rules`] | nothing: what the operator refuses, bounds or logs | as on any other |
 //! | [`pins`] | temporary tables, session locks, cursors WITH HOLD ... | pins |
 
 pub mod functions;
@@ -24,6 +25,7 @@ pub(crate) mod listen;
 pub mod pins;
 pub(crate) mod plans;
 pub mod report;
+pub mod rules;
 pub(crate) mod sequences;
 pub(crate) mod settings;
 pub(crate) mod sql_prepare;

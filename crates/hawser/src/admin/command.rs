@@ -6,6 +6,10 @@
 //!               values with a dot or a slash
 //! # Limits      names without quotes keep their case, as in PgBouncer and unlike SQL
 
+use std::time::Duration;
+
+use crate::config::duration;
+
 /// Longer text is refused: no command needs it.
 pub const TEXT_BYTES_MAX: usize = 64 * 1024;
 
@@ -53,6 +57,8 @@ pub enum Topic {
     Sockets,
     /// Whether it is paused.
     State,
+    /// Rules.
+    Rules,
     /// Counters and averages by database.
     Stats,
     /// Averages by database.
@@ -69,7 +75,7 @@ pub enum Topic {
 
 impl Topic {
     /// Every topic with its word, by word.
-    pub const ALL: [(&'static str, Self); 25] = [
+    pub const ALL: [(&'static str, Self); 26] = [
         ("ACTIVE_SOCKETS", Self::ActiveSockets),
         ("CLIENTS", Self::Clients),
         ("CONFIG", Self::Config),
@@ -86,6 +92,7 @@ impl Topic {
         ("PEER_POOLS", Self::PeerPools),
         ("PINS", Self::Pins),
         ("POOLS", Self::Pools),
+        ("RULES", Self::Rules),
         ("SERVERS", Self::Servers),
         ("SOCKETS", Self::Sockets),
         ("STATE", Self::State),
@@ -183,6 +190,19 @@ pub enum Command {
     KillClient(String),
     /// WAIT_CLOSE of one database or all.
     WaitClose(Option<String>),
+    /// RULE ADD.
+    RuleAdd {
+        /// Its name.
+        name: String,
+        /// What it matches and does: words with their values.
+        words: Vec<(String, String)>,
+        /// How long it is in force; `None`: until the next reload.
+        lasts: Option<Duration>,
+        /// It may match everything, or nothing.
+        force: bool,
+    },
+    /// RULE DROP by name.
+    RuleDrop(String),
     /// RELOAD.
     Reload,
     /// SUSPEND.
@@ -210,6 +230,9 @@ pub enum CommandError {
     /// A command with too many, too few or wrong words after it: how it is written.
     #[error("bad arguments of {}", .0.split(' ').next().unwrap_or(.0))]
     Form(&'static str),
+    /// A rule of which a word is wrong.
+    #[error("{0}")]
+    Rule(String),
 }
 
 impl CommandError {
@@ -225,6 +248,7 @@ impl CommandError {
                 format!("SHOW knows {}.", topics.join(", "))
             }
             Self::Form(form) => format!("Write: {form}"),
+            Self::Rule(_) => format!("Write: {RULE}"),
         }
     }
 }
@@ -340,6 +364,55 @@ fn quoted(text: &str, quote: u8) -> Result<(String, usize), CommandError> {
     }
 }
 
+const RULE: &str = "RULE ADD name [USER name] [DATABASE name] [APPLICATION_NAME name] [NETWORK net] \
+    [KIND read|write|ddl] [DIGEST digest] [TEXT 'regular expression'] [REFUSE 'message' [SQLSTATE code]] \
+    [MAX_RUNNING n] [MAX_TIME time] [LOG n] [FOR 'time'] [FORCE], or RULE DROP name, or RULE SHOW";
+
+fn rule(arguments: &[Token]) -> Result<Command, CommandError> {
+    let form = || CommandError::Form(RULE);
+    let (verb, rest) = match arguments {
+        [Token::Word(verb), rest @ ..] => (verb.to_ascii_uppercase(), rest),
+        _ => return Err(form()),
+    };
+    match (verb.as_str(), rest) {
+        ("SHOW", []) => Ok(Command::Show(Topic::Rules)),
+        ("DROP", [Token::Word(name) | Token::Name(name)]) => Ok(Command::RuleDrop(name.clone())),
+        ("ADD", [Token::Word(name) | Token::Name(name), words @ ..]) => rule_add(name, words),
+        _ => Err(form()),
+    }
+}
+
+fn rule_add(name: &str, mut rest: &[Token]) -> Result<Command, CommandError> {
+    let (mut words, mut lasts, mut force) = (Vec::new(), None, false);
+    while let [Token::Word(word), after @ ..] = rest {
+        let word = word.to_ascii_lowercase();
+        if word == "force" {
+            (force, rest) = (true, after);
+            continue;
+        }
+        let after = after.strip_prefix(&[Token::Equals]).unwrap_or(after);
+        let [Token::Word(value) | Token::Name(value) | Token::Literal(value), after @ ..] = after
+        else {
+            let place = words.len() + 1;
+            let word = word.to_uppercase();
+            return Err(CommandError::Rule(format!(
+                "{word}, word {place} of the rule, has no value"
+            )));
+        };
+        if word == "for" {
+            let time = duration(value).map_err(|why| CommandError::Rule(format!("FOR: {why}")))?;
+            lasts = Some(time);
+        } else {
+            words.push((word, value.clone()));
+        }
+        rest = after;
+    }
+    match rest {
+        [] => Ok(Command::RuleAdd { name: name.to_owned(), words, lasts, force }),
+        other => Err(CommandError::Rule(format!("`{}` is no word of a rule", spelled(other)))),
+    }
+}
+
 const CLOSE_IDLE: &str = "CLOSE IDLE [database]";
 
 fn statement(tokens: &[Token]) -> Result<Command, CommandError> {
@@ -386,6 +459,7 @@ fn statement(tokens: &[Token]) -> Result<Command, CommandError> {
             }
             _ => Err(CommandError::Form("KILL_CLIENT id, with an id of SHOW CLIENTS")),
         },
+        "RULE" => rule(arguments),
         "RELOAD" => alone("RELOAD", Command::Reload),
         "SUSPEND" => alone("SUSPEND", Command::Suspend),
         "SHUTDOWN" => shutdown(arguments),

@@ -21,7 +21,7 @@ use hawser_pooler::wire::error::{ClientError, SqlState};
 use super::command::{Command, Shutdown};
 use super::pooler::Pooler;
 use super::show::client_number;
-use crate::config::{ADMIN_DATABASES, Config, SetError};
+use crate::config::{ADMIN_DATABASES, Config, RuleEntry, SetError};
 use crate::gates::By;
 use crate::loops::Pool;
 use crate::loops::pages::Pages;
@@ -96,6 +96,17 @@ pub async fn execute_here(
         Command::CloseIdle(database) => close_idle(pooler, database.as_deref()),
         Command::KillClient(id) => kill_client(pooler, id).await,
         Command::WaitClose(database) => wait_close(pooler, database.as_deref()).await,
+        Command::RuleAdd { name, words, lasts, force } => {
+            rule_add(pooler, name, words, *lasts, *force)
+        }
+        Command::RuleDrop(name) => {
+            if !pooler.rules().drop_one(name, pooler.loops()) {
+                let message = format!("there is no rule \"{name}\"");
+                return Err(error(SqlState::UNDEFINED_OBJECT, message)
+                    .hint("SHOW RULES lists all of them."));
+            }
+            Ok("RULE DROP".to_owned())
+        }
         Command::Reload => match pooler.reload().await {
             Ok(_) => Ok("RELOAD".to_owned()),
             Err(reason) => Err(error(
@@ -126,6 +137,29 @@ pub async fn execute_here(
         | Command::Transaction(_)
         | Command::Clean(_) => Ok(String::new()),
     }
+}
+
+fn rule_add(
+    pooler: &dyn Pooler,
+    name: &str,
+    words: &[(String, String)],
+    lasts: Option<Duration>,
+    force: bool,
+) -> Result<Tag, ClientError> {
+    let wrong = |message: String| {
+        error(SqlState::INVALID_PARAMETER_VALUE, message)
+            .hint("docs/rules.md has what a rule can be.")
+    };
+    let mut entry = RuleEntry::from_words(name, words).map_err(wrong)?;
+    entry.force |= force;
+    if let Some((_, message)) = pooler.config().never_matches(&entry).filter(|_| !entry.force) {
+        return Err(error(SqlState::INVALID_PARAMETER_VALUE, message)
+            .hint("FORCE at the end of the command adds it all the same."));
+    }
+    pooler.rules().add(&entry, lasts, pooler.loops())?;
+    let (when, does) = entry.in_words();
+    tracing::info!(rule = name, when, does, ?lasts, "rule added by an administrator");
+    Ok("RULE ADD".to_owned())
 }
 
 async fn set(pooler: &dyn Pooler, name: &str, value: &str) -> Result<Tag, ClientError> {

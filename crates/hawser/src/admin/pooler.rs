@@ -30,6 +30,7 @@ use crate::limits::Limits;
 use crate::loops::{Loops, Pool};
 use crate::mptcp::usage::MptcpUsage;
 use crate::resolve::HostRow;
+use crate::rules::Rules;
 use crate::shared::LastReload;
 use crate::takeover::predecessor::PredecessorStatus;
 use crate::tally::Tally;
@@ -130,6 +131,9 @@ pub trait Pooler: Send + Sync {
 
     /// Who holds which place under the limits.
     fn limits(&self) -> &Arc<Limits>;
+
+    /// The operator's rules.
+    fn rules(&self) -> &Arc<Rules>;
 
     /// Which databases are paused or disabled.
     fn gates(&self) -> &Gates;

@@ -43,6 +43,7 @@ use crate::phase::{Phase, Standing};
 use crate::pools::idle;
 use crate::process::{account_to_become, path_of, place};
 use crate::resolve::HostRow;
+use crate::rules::Rules;
 use crate::service::Service;
 use crate::shared::LastReload;
 use crate::takeover::giving::{self, Giver};
@@ -537,6 +538,10 @@ impl Pooler for Running {
 
     fn limits(&self) -> &Arc<Limits> {
         &self.service.shared.limits
+    }
+
+    fn rules(&self) -> &Arc<Rules> {
+        &self.service.shared.rules
     }
 
     fn gates(&self) -> &Gates {

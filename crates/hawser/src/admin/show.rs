@@ -59,6 +59,7 @@ fn all_columns(topic: Topic) -> Columns {
         Topic::DnsHosts => process::DNS_HOSTS_COLUMNS,
         Topic::Hosts => process::HOSTS_COLUMNS,
         Topic::Limits => process::LIMITS_COLUMNS,
+        Topic::Rules => process::RULES_COLUMNS,
         Topic::DnsZones => super::table::columns![Text "zonename", Int8 "serial", Int4 "count"],
         Topic::Help => &[],
     }
@@ -132,6 +133,7 @@ impl<'a> Show<'a> {
             Topic::DnsHosts => process::dns_hosts(table, pooler),
             Topic::Hosts => process::hosts(table, pooler),
             Topic::Limits => process::limits(table, pooler),
+            Topic::Rules => process::rules(table, pooler),
             Topic::Peers => process::peers(table, &pooler.config()),
             Topic::PeerPools => process::peer_pools(table, pooler),
             Topic::Clients

@@ -30,6 +30,7 @@ use crate::loops::tests::mailboxes;
 use crate::loops::{Loops, Pool};
 use crate::mailbox::LoopMailbox;
 use crate::resolve::HostRow;
+use crate::rules::Rules;
 use crate::socket::Conn;
 use crate::tally::Tally;
 
@@ -92,6 +93,7 @@ pub(crate) struct Fake {
     /// A pool whose first client logs in right after the first list of pools from now on.
     late: Mutex<Option<Pool>>,
     limits: Arc<Limits>,
+    rules: Arc<Rules>,
     gates: Gates,
     tally: Tally,
     pub(crate) orders: Mutex<VecDeque<String>>,
@@ -127,6 +129,7 @@ pub(crate) fn fake() -> Arc<Fake> {
         pool: Arc::new(pool),
         late: Mutex::default(),
         limits: Arc::default(),
+        rules: Arc::default(),
         gates: Gates::default(),
         tally: Tally::default(),
         orders: Mutex::default(),
@@ -252,6 +255,9 @@ impl Pooler for Fake {
     }
     fn limits(&self) -> &Arc<Limits> {
         &self.limits
+    }
+    fn rules(&self) -> &Arc<Rules> {
+        &self.rules
     }
     fn gates(&self) -> &Gates {
         &self.gates

@@ -34,6 +34,13 @@ pub(super) fn between(old: &Config, new: &Config) -> Vec<String> {
         config.users.iter().map(named).collect()
     };
     entries(Table::User, &users(old), &users(new), &mut all);
+    let rules = |config: &Config| {
+        let named = |entry: &super::registry::RuleEntry| {
+            (entry.name.clone().unwrap_or_default(), (entry.shown(), None))
+        };
+        config.rules.iter().map(named).collect()
+    };
+    entries(Table::Rule, &rules(old), &rules(new), &mut all);
     let links = |config: &Config| {
         let named = |(name, entry): &(String, super::registry::LinkEntry)| {
             (name.clone(), (entry.shown(), None))

@@ -3,6 +3,7 @@
 use std::collections::{HashMap, HashSet};
 
 use hawser_link::drive::worker::Role;
+use hawser_pooler::parts::rules::RULES_MAX;
 
 use super::Config;
 use super::choice::{AuthType, HandOver, TlsMode};
@@ -27,6 +28,7 @@ impl<'a> Check<'a> {
             Self { config, places: &config.places, errors: Vec::new(), warnings: Vec::new() };
         check.databases();
         check.users();
+        check.rules();
         check.links();
         check.peers();
         check.etcd();
@@ -151,6 +153,30 @@ impl<'a> Check<'a> {
                         self.error(Table::User, index, "name", message);
                     }
                 }
+            }
+        }
+    }
+
+    fn rules(&mut self) {
+        let config = self.config;
+        let mut seen: HashMap<&str, usize> = HashMap::new();
+        if config.rules.len() > RULES_MAX {
+            let message = format!("more than {RULES_MAX} [[rule]]");
+            self.error(Table::Rule, RULES_MAX, "", message);
+        }
+        for (index, entry) in config.rules.iter().enumerate() {
+            let name = entry.name.as_deref().unwrap_or_default();
+            if let Some(first) = seen.insert(name, index) {
+                let line = self.places.find(Table::Rule, first, "name").line;
+                let message = format!("name: `{name}` is already in line {line}");
+                self.error(Table::Rule, index, "name", message);
+            }
+            if let Err(wrong) = entry.made() {
+                self.error(Table::Rule, index, wrong.setting, wrong.message);
+            }
+            if let Some((setting, message)) = config.never_matches(entry) {
+                let warning = self.at(Table::Rule, index, setting, message);
+                self.warnings.push(warning);
             }
         }
     }

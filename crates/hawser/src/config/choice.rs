@@ -79,6 +79,16 @@ choices! {
         Classic = "classic",
     }
 
+    /// What a statement does, as a rule tells statements apart.
+    StatementKind: "read, write, ddl" {
+        /// SELECT and the like.
+        Read = "read",
+        /// INSERT, UPDATE, DELETE and the like.
+        Write = "write",
+        /// CREATE, ALTER, DROP and the like.
+        Ddl = "ddl",
+    }
+
     /// Whether the PostgreSQL extension is asked what sessions hold.
     ExtensionUse: "auto, off" {
         /// Where a server has it.

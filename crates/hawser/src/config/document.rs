@@ -18,7 +18,7 @@ use toml::de::{DeTable, DeValue};
 
 use super::error::{ConfigError, Lines, Position, Rejected};
 use super::group::{ReloadConfig, StartConfig};
-use super::registry::{self, DatabaseEntry, LinkEntry, UserEntry};
+use super::registry::{self, DatabaseEntry, LinkEntry, RuleEntry, UserEntry};
 use super::setting::{Setting, Table};
 use super::suggest;
 use super::value::{Context, Raw};
@@ -42,6 +42,7 @@ pub(super) struct Document {
     pub(super) reload: ReloadConfig,
     pub(super) databases: Vec<DatabaseEntry>,
     pub(super) users: Vec<UserEntry>,
+    pub(super) rules: Vec<RuleEntry>,
     /// With their names.
     pub(super) links: Vec<(String, LinkEntry)>,
     pub(super) places: Places,
@@ -55,6 +56,7 @@ impl Document {
             reload: ReloadConfig::defaults(),
             databases: Vec::new(),
             users: Vec::new(),
+            rules: Vec::new(),
             links: Vec::new(),
             places: Places::default(),
         }
@@ -95,6 +97,7 @@ impl Document {
         let known = match table {
             Table::Database => self.databases[index].assign(raw, context)?,
             Table::User => self.users[index].assign(raw, context)?,
+            Table::Rule => self.rules[index].assign(raw, context)?,
             Table::Link => self.links[index].1.assign(raw, context)?,
             _ => self.start.assign(raw, context)? || self.reload.assign(raw, context)?,
         };
@@ -201,6 +204,9 @@ impl Reader<'_> {
         if table == Table::Database {
             document.databases.push(DatabaseEntry::defaults());
             document.databases.len() - 1
+        } else if table == Table::Rule {
+            document.rules.push(RuleEntry::defaults());
+            document.rules.len() - 1
         } else {
             document.users.push(UserEntry::defaults());
             document.users.len() - 1
@@ -270,6 +276,7 @@ pub(crate) fn accepts(setting: &'static Setting, text: &str) -> Result<(), Strin
     let mut document = Document::empty();
     document.databases.push(DatabaseEntry::defaults());
     document.users.push(UserEntry::defaults());
+    document.rules.push(RuleEntry::defaults());
     document.links.push((String::new(), LinkEntry::defaults()));
     let context = Context { setting, base: Path::new("") };
     document

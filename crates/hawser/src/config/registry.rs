@@ -18,7 +18,7 @@ use super::address::{ListenAddress, ServerAddress};
 use super::choice::{
     AuthType, BypassUse, ConsoleVersion, EtcdLost, ExtensionUse, Fidelity, HandOver,
     LinkCompression, ListenLost, LoadBalanceHosts, LogFormat, LogLevel, PoolMode, ProxyProtocol,
-    SyslogFacility, TargetSessionAttrs, TlsMode, TlsNegotiation, TlsVersions,
+    StatementKind, SyslogFacility, TargetSessionAttrs, TlsMode, TlsNegotiation, TlsVersions,
 };
 use super::ciphers::{Tls13Ciphers, TlsCiphers, TlsCurves};
 use super::congestion::Congestion;
@@ -474,6 +474,11 @@ settings! {
         /// Clients of each user.
         max_user_client_connections: Limit = "0", example "100",
             pgbouncer "max_user_client_connections";
+        /// Clients that may wait for a server connection of one pool, beyond those for which one is
+        /// being opened. One more is refused at once with 53300 and disconnected, so that it can
+        /// try again elsewhere or later; without a limit it waits for `query_wait_timeout`. While
+        /// the pool is paused, all wait.
+        queue_limit: Limit = "0", example "200";
         /// Server connections of each database, of all users together, Hawser's own (see
         /// `pool_size`) included, except probes.
         max_db_connections: Limit = "0", example "50", pgbouncer "max_db_connections";
@@ -963,6 +968,51 @@ settings! {
         /// `load_balance_hosts` of this user, before the database's.
         load_balance_hosts: Option<LoadBalanceHosts> = "as in [[database]]",
             example "\"round-robin\"";
+    }
+
+    /// One `[[rule]]` as it is written: see [`super::rule`].
+    RuleEntry in Rule, Reload {
+        /// The rule's name: SHOW RULES, RULE DROP, metrics and the errors of clients have it. See
+        /// [rules](rules.md).
+        name: Option<String> = "required", example "\"other\"";
+        /// It matches statements of this user.
+        user: Option<String> = "any", example "\"report\"";
+        /// It matches statements in this database, by the name that clients ask for.
+        database: Option<String> = "any", example "\"app\"";
+        /// It matches statements of clients with this `application_name`, at the start of the
+        /// session or by SET.
+        application_name: Option<String> = "any", example "\"metabase\"";
+        /// It matches statements of clients with such an address: an address, or a network in
+        /// CIDR notation. Clients on a unix socket have none.
+        network: Option<String> = "any", example "\"10.1.0.0/16\"";
+        /// It matches statements that read (SELECT, SHOW, COPY TO), that write (INSERT, UPDATE,
+        /// DELETE, MERGE, TRUNCATE, COPY FROM) or that change the schema (CREATE, ALTER, DROP,
+        /// GRANT), by their first words. What functions do does not count.
+        kind: Option<StatementKind> = "any", example "\"ddl\"";
+        /// It matches all executions of one statement, whatever its constants are: 16 hexadecimal
+        /// digits, as SHOW QUERIES shows them.
+        digest: Option<String> = "any", example "\"00f1e2d3c4b5a697\"";
+        /// It matches statements whose text has this regular expression, in the syntax of Rust's
+        /// `regex` (no look-around): `(?i)` ignores case. Of a text of more than 16 KiB its first
+        /// part is searched.
+        text: Option<String> = "any", example "\"(?i)from big_table\"";
+        /// A statement that matches fails with this message.
+        refuse: Option<String> = "not set", example "\"Reports run after 20:00.\"";
+        /// The SQLSTATE of `refuse`. By default it is that of a statement that was cancelled: no
+        /// driver closes its connection for it or tries again by itself.
+        sqlstate: Option<String> = "57014", example "\"53000\"";
+        /// How many statements that match may run at once, in all pools together; one more fails
+        /// with 53400. Those that wait for a server connection count. 0: any number.
+        max_running: u32 = "0", example "2";
+        /// A query or pipeline that matches is cancelled after this time, as by
+        /// `statement_timeout`, with 57014; the time that it waits for a server connection does not
+        /// count. 0: never.
+        max_time: Timeout = "0", example "\"10s\"", unit Seconds;
+        /// One of so many statements that match goes to the log, with its text; 1: each, 0: none.
+        log: u32 = "0", example "100";
+        /// The rule may match every statement of every client. Without it a rule has at least one
+        /// of the settings above that say what it matches.
+        force: bool = "false", example "true";
     }
 
     /// One `[link.NAME]` as it is written; [`super::LinkConfig`] is what it comes to.

@@ -15,6 +15,8 @@ pub enum Table {
     Database,
     /// `[[user]]`: passwords and limits of single users.
     User,
+    /// `[[rule]]`: which statements of whom are refused, bounded or logged.
+    Rule,
     /// `[link.NAME]`: ends of links.
     Link,
     /// How clients log in.
@@ -33,10 +35,11 @@ pub enum Table {
 
 impl Table {
     /// Every table, in the order of the reference.
-    pub const ALL: [Self; 11] = [
+    pub const ALL: [Self; 12] = [
         Self::Listen,
         Self::Database,
         Self::User,
+        Self::Rule,
         Self::Link,
         Self::Auth,
         Self::Tls,
@@ -55,6 +58,7 @@ impl Table {
             Self::Tls => "tls",
             Self::Database => "database",
             Self::User => "user",
+            Self::Rule => "rule",
             Self::Link => "link",
             Self::Auth => "auth",
             Self::Pool => "pool",
@@ -68,7 +72,7 @@ impl Table {
     /// Whether there may be several: `[[database]]`, `[link.NAME]`.
     #[must_use]
     pub fn is_array(self) -> bool {
-        matches!(self, Self::Database | Self::User | Self::Link)
+        matches!(self, Self::Database | Self::User | Self::Rule | Self::Link)
     }
 }
 

@@ -289,6 +289,12 @@ fn duration_from_text(text: &str, bare: Unit) -> Result<Option<Duration>, Reject
     })
 }
 
+/// A duration of the console; a bare number is seconds.
+pub(crate) fn duration(text: &str) -> Result<Duration, String> {
+    let value = duration_from_text(text, Unit::Seconds).map_err(|rejected| rejected.to_string())?;
+    value.ok_or_else(|| format!("`{text}` is out of range"))
+}
+
 /// A duration of which 0 means "never".
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct Timeout(Option<Duration>);

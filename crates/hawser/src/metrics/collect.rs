@@ -13,6 +13,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use hawser_multipath::mptcp::keeper::Standing;
 use hawser_pooler::lending::{HISTOGRAM_BOUNDS_US, Histogram};
+use hawser_pooler::parts::rules::Counts;
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{
     DescriptorEncoder, EncodeCounterValue, EncodeGaugeValue, NoLabelSet,
@@ -150,6 +151,7 @@ impl Collector for Collect {
         }
         standings(&mut encoder, pooler)?;
         sharing(&mut encoder, pooler)?;
+        rules(&mut encoder, pooler)?;
         tallies(&mut encoder, pooler)?;
         process(&mut encoder, pooler)
     }
@@ -284,6 +286,26 @@ fn standings(encoder: &mut DescriptorEncoder<'_>, pooler: &dyn Pooler) -> fmt::R
     let lags =
         rows.iter().filter_map(|row| Some((labels_of_server(row), row.role?.lag()?.as_secs_f64())));
     gauges(encoder, "server_lag", help, Some(&Unit::Seconds), lags)
+}
+
+/// What the operator's rules have done.
+fn rules(encoder: &mut DescriptorEncoder<'_>, pooler: &dyn Pooler) -> fmt::Result {
+    let rules = pooler.rules().all();
+    type Read = fn(&Counts) -> u64;
+    let all: [(&str, &str, Read); 3] = [
+        ("rule_matches", "Statements that a rule has matched", Counts::matches),
+        ("rule_refusals", "Statements that a rule has refused", Counts::refused),
+        ("rule_cut_offs", "Queries that a rule has cancelled", Counts::cut_off),
+    ];
+    for (name, help, read) in all {
+        let values =
+            rules.iter().map(|known| ([("rule", &*known.rule.name)], read(&known.rule.counts)));
+        counts(encoder, name, help, None, values)?;
+    }
+    let help = "Statements under the bound of a rule that run, or wait for a server connection";
+    let bounded = rules.iter().filter(|known| known.entry.max_running > 0);
+    let values = bounded.map(|known| ([("rule", &*known.rule.name)], known.rule.counts.running()));
+    gauges(encoder, "rule_running", help, None, values)
 }
 
 /// Limits that several poolers share.

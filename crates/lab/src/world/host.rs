@@ -184,6 +184,7 @@ impl Host<Stream> for SimHost<'_> {
             | Event::CatalogChanged { .. }
             | Event::ReportUnreadable { .. }
             | Event::SlowTransaction { .. }
+            | Event::RuleMatched { .. }
             | Event::ErrorSent { .. } => return,
         };
         *counts.entry(reason.to_owned()).or_default() += 1;

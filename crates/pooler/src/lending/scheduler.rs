@@ -29,6 +29,8 @@ pub struct Limits {
     pub lock_wait_reserve: u32,
     /// Idle backends are kept at least up to this number.
     pub min_size: u32,
+    /// Clients in the queue beyond those for which a backend is being opened; 0: any number.
+    pub queue_max: u32,
     /// Whether the backend that has been idle longest is lent, whatever loop it is on.
     pub round_robin: bool,
 }
@@ -61,6 +63,8 @@ pub enum Acquired<B> {
     },
     /// Nothing: its server is down, and clients do not wait for it.
     Down(ClientError),
+    /// Nothing: as many clients wait as may.
+    Full,
     /// A place in the queue of a pool that is full of backends that the client must not have: the
     /// caller closes this one in favour of another.
     Replace {
@@ -323,6 +327,9 @@ impl<B> Pool<B> {
         if let Some(error) = self.refusal() {
             return Acquired::Down(error.clone());
         }
+        if self.has_full_queue() {
+            return Acquired::Full;
+        }
         self.waiting.push(client, names, wish, now);
         let unfit = self.take_unfit();
         let open = self.may_open(now);
@@ -333,6 +340,13 @@ impl<B> Pool<B> {
             Some((home, backend)) => Acquired::Replace { backend, home, open },
             None => Acquired::Wait { open },
         }
+    }
+
+    /// Whether one more client may not wait. While the pool is closed, all may: nothing is amiss that
+    /// a client could act on.
+    fn has_full_queue(&self) -> bool {
+        let most = self.limits.queue_max;
+        most > 0 && self.waiting_count().saturating_sub(self.opening) >= most && !self.is_closed()
     }
 
     /// The place of the idle backend that a client on loop `home` gets.

@@ -117,6 +117,7 @@ impl Default for PoolSettings {
                 idle_transaction_reserve: 20,
                 lock_wait_reserve: 0,
                 min_size: 0,
+                queue_max: 0,
                 round_robin: false,
             },
             query_wait_timeout: Duration::from_secs(120),

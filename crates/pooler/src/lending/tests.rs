@@ -16,6 +16,7 @@ fn limits(size: u32) -> Limits {
         idle_transaction_reserve: 0,
         lock_wait_reserve: 0,
         min_size: 0,
+        queue_max: 0,
         round_robin: false,
     }
 }
@@ -485,4 +486,15 @@ fn no_client_waits_for_a_server_that_is_down_but_for_a_lent_backend_or_a_pause()
     pool.set_down(down());
     pool.opened(LoopId(0));
     assert!(pool.down().is_none(), "a backend is there");
+}
+
+#[test]
+fn as_many_clients_wait_as_may_beyond_those_that_await_an_opening_and_all_in_a_pause() {
+    let mut pool: Pool<u64> = Pool::new(Limits { queue_max: 1, ..limits(1) });
+    assert!(matches!(pool.acquire(client(0, 0), T0), Acquired::Wait { open: true }));
+    assert!(matches!(pool.acquire(client(0, 1), T0), Acquired::Wait { open: false }));
+    assert!(matches!(pool.acquire(client(0, 2), T0), Acquired::Full));
+    assert_eq!(pool.waiting_count(), 2);
+    pool.pause();
+    assert!(matches!(pool.acquire(client(0, 3), T0), Acquired::Wait { open: false }));
 }

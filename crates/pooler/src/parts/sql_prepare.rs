@@ -72,6 +72,11 @@ pub(crate) struct SqlStatement {
 }
 
 impl SqlStatement {
+    /// Its PREPARE.
+    pub(crate) fn text(&self) -> &[u8] {
+        &self.text
+    }
+
     fn cost(&self) -> usize {
         self.name.len() + self.text.len() + self.types.len() + OVERHEAD_BYTES
     }

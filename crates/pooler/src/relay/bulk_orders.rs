@@ -34,6 +34,8 @@ pub(crate) enum Order {
     Refuse(ClientError, Time),
     /// It leaves if it is in no transaction: see [`crate::relay::succession::Departure`].
     Drain,
+    /// Other rules may concern it: see [`crate::parts::rules`].
+    Judge,
 }
 
 /// An order, and the clients that it still concerns.

@@ -72,6 +72,7 @@ impl<S: Socket> Client<S> {
     /// It has no backend and wants none from now on.
     #[inline]
     pub(crate) fn rest(&mut self, now: Time) {
+        self.end_ruling();
         self.serving.state = ClientState::Idle;
         self.times.begin(now);
     }

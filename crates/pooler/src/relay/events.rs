@@ -351,6 +351,7 @@ impl<S: Socket> Engine<S> {
             ToLoop::BackFromInside(back) => self.back_from_inside(host, back, now),
             ToLoop::PairFromInside(pair) => self.pair_from_inside(host, *pair, now),
             ToLoop::TakeClient(client, arrival) => self.take_client(host, *client, arrival, now),
+            ToLoop::Rules(rules) => self.put_rules_in_force(host, rules, now),
             ToLoop::Page(request, reply) => reply(self.page(request, now)),
         }
     }
@@ -385,6 +386,7 @@ impl<S: Socket> Engine<S> {
             at_socket: AtSocket::default(),
         });
         self.process_ids.take(slot.index);
+        self.see_rules_for(host, slot);
         self.say_entered(host, slot);
         if let Departure::Goodbye(error) = &self.departure {
             let error = error.clone();
@@ -612,7 +614,7 @@ impl<S: Socket> Engine<S> {
         }
     }
 
-    fn cancel_query<H: Host<S>>(&mut self, host: &mut H, slot: Slot, now: Time) {
+    pub(crate) fn cancel_query<H: Host<S>>(&mut self, host: &mut H, slot: Slot, now: Time) {
         let Some(client) = self.clients.get_mut(slot) else { return };
         match client.serving.state {
             ClientState::Waiting => self.cancel_waiting(host, slot, now),

@@ -366,11 +366,19 @@ impl<S: Socket> Engine<S> {
                 }
                 continue;
             }
+            if client.serving.ruled
+                && !client.is_judged()
+                && self.judge(host, slot, header, passage, now)
+            {
+                continue;
+            }
+            let Some(client) = self.clients.get_mut(slot) else { return Halt::Dry };
             if client.backend.is_none() {
                 match self.without_backend(slot, header, rest, passage, now) {
                     Answered::Here => {
                         if let Some(client) = self.clients.get_mut(slot) {
                             client.take_cancel();
+                            client.judged_stays(header.kind);
                         }
                         continue;
                     }
@@ -573,6 +581,8 @@ impl<S: Socket> Engine<S> {
         let settings = &view.settings;
         let timeouts_matter =
             !settings.query_timeout.is_zero() || !settings.transaction_timeout.is_zero();
+        let judged = client.is_judged();
+        let timeouts_matter = timeouts_matter || judged;
         let mut turn = ClientMessage {
             client: &mut *client,
             backend: &mut backend,
@@ -601,6 +611,9 @@ impl<S: Socket> Engine<S> {
             backend.cancel_what_is_being_sent();
         }
         client.backend = Some(backend);
+        if result.is_ok() && judged {
+            client.judged_goes(now);
+        }
         let wants_vacancy =
             client.pending_session.as_ref().is_some_and(|extra| extra.vacancy.is_some());
         if client.listens() {

@@ -45,6 +45,7 @@ enum Overdue {
     Wait,
     Notice,
     Query,
+    Rule,
     IdleInTransaction,
     Pinned,
     Transaction,
@@ -342,6 +343,7 @@ impl<S: Socket> Engine<S> {
                 let Some(backend) = &client.backend else { return None };
                 if !backend.requests.is_empty() || backend.requests.is_copying_in() {
                     consider(limit(Overdue::Query, settings.query_timeout, client.times.since()));
+                    consider(client.ends_by_rule().map(|at| (Overdue::Rule, at)));
                 } else if client.serving.held {
                     // It is not idle: its message or its answer waits here.
                 } else if backend.from_server.status() != TransactionStatus::Idle
@@ -426,6 +428,7 @@ impl<S: Socket> Engine<S> {
         let settings = &view.settings;
         let error = match overdue {
             Overdue::Greeting => return self.greet_early(host, slot, now),
+            Overdue::Rule => return self.cut_off_by_rule(host, slot, now),
             Overdue::LastWords => return self.say_last_words(host, slot, "", now),
             Overdue::Notice => return, // it happens at its own tick, and is no limit
             Overdue::Wait => view.waited_in_vain(),

@@ -11,6 +11,7 @@ use std::time::Duration;
 use crate::ids::{BackendId, ClientId, LoopId, PoolId, Slot};
 use crate::parts::listen::{Ask, FromHub};
 use crate::parts::report::text::ReportError;
+use crate::parts::rules::RuleSet;
 use crate::relay::inside::{BackFromInside, PairFromInside};
 use crate::relay::socket::Socket;
 use crate::relay::succession::{Arrival, MovedClient};
@@ -157,6 +158,8 @@ pub enum ToLoop<S: Socket> {
     PairFromInside(Box<PairFromInside<S>>),
     /// No new transactions: clients are disconnected as soon as they are in none.
     Drain(ClientError),
+    /// Other rules are in force.
+    Rules(Arc<RuleSet>),
     /// Some of this loop's connections, for SHOW: the answer is a bounded piece of work.
     Page(PageRequest, Box<dyn FnOnce(Page) + Send>),
 }
@@ -189,6 +192,7 @@ impl<S: Socket> fmt::Debug for ToLoop<S> {
             Self::BackFromInside(_) => "BackFromInside",
             Self::PairFromInside(_) => "PairFromInside",
             Self::Drain(_) => "Drain",
+            Self::Rules(_) => "Rules",
             Self::Page(..) => "Page",
         };
         f.write_str(name)
@@ -413,6 +417,23 @@ pub enum Event<'a> {
         wait_us: u64,
         /// From the first message to a server to the end of the transaction, in microseconds.
         duration_us: u64,
+    },
+    /// A rule that logs has matched a statement.
+    RuleMatched {
+        /// The rule's name.
+        rule: &'a str,
+        /// A rule has refused the statement.
+        refused: bool,
+        /// The client.
+        client: ClientId,
+        /// Its login.
+        about: &'a ClientAbout,
+        /// Database of its pool.
+        database: &'a str,
+        /// Its user.
+        user: &'a str,
+        /// The statement.
+        text: &'a [u8],
     },
     /// A server connection has ended. [`SERVER_CLOSED`] is the reason where the server ended it.
     BackendClosed {

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use crate::parts::functions::census::Reader;
 use crate::parts::listen::clients::Listening;
+use crate::parts::rules::Ruling;
 use crate::parts::settings::pending_reset::PendingReset;
 use crate::parts::sql_prepare::ClientSql;
 use crate::parts::start_values::parameters::Parameter;
@@ -48,6 +49,8 @@ pub(crate) struct PendingSession {
     pub(crate) farewell: Farewell,
     /// It is disconnected, and gets the reason apart from its last answer.
     pub(crate) last_words: Option<Box<ClientError>>,
+    /// What rules have to do with what it runs.
+    pub(crate) ruling: Option<Ruling>,
 }
 
 impl PendingSession {
@@ -67,6 +70,7 @@ impl PendingSession {
             && !self.cancel_follows
             && self.farewell == Farewell::None
             && self.last_words.is_none()
+            && self.ruling.is_none()
     }
 }
 

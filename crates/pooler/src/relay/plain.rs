@@ -183,6 +183,7 @@ impl<S: Socket> Client<S> {
             && self.session.pins.is_empty()
             && self.serving.mode == PoolMode::Transaction
             && !self.serving.exclusive
+            && !self.serving.ruled
             && self.session.asks == Asks::Never
     }
 }

@@ -10,6 +10,7 @@ use crate::lending::{LoopStats, PoolSettings};
 use crate::parts::identity::process_ids::{OwnProcessIds, ProcessIds};
 use crate::parts::listen::Board;
 use crate::parts::listen::listener::{Listener, PoolHub};
+use crate::parts::rules::RuleSet;
 use crate::relay::backend::{Backend, PoolRef};
 use crate::relay::bulk_orders::BulkOrders;
 use crate::relay::client::{Client, ClientSession};
@@ -274,6 +275,8 @@ pub struct Engine<S: Socket> {
     pub(crate) departure: Departure,
     /// Clients that their servers serve themselves.
     pub(crate) inside: Inside,
+    /// The operator's rules.
+    pub(crate) rules: Arc<RuleSet>,
     pub(crate) next_serial: u32,
     /// See [`crate::relay::plain`].
     pub(crate) has_plain_lane: bool,
@@ -316,6 +319,7 @@ impl<S: Socket> Engine<S> {
             bulk_orders: BulkOrders::default(),
             departure: Departure::None,
             inside: Inside::default(),
+            rules: Arc::default(),
             next_serial: 1,
             has_plain_lane: true,
             plain_pipelines: 0,

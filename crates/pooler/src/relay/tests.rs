@@ -23,6 +23,7 @@ mod reading;
 mod rebasing;
 mod replay;
 mod restoring;
+mod rules;
 mod schema;
 mod sequences;
 mod session_report;

@@ -50,6 +50,7 @@ sql_states! {
     SYNTAX_ERROR = b"42601" syntax_error;
     NAME_TOO_LONG = b"42622" name_too_long;
     UNDEFINED_OBJECT = b"42704" undefined_object;
+    DUPLICATE_OBJECT = b"42710" duplicate_object;
     DUPLICATE_PREPARED_STATEMENT = b"42P05" duplicate_prepared_statement;
     TOO_MANY_CONNECTIONS = b"53300" too_many_connections;
     CONFIGURATION_LIMIT_EXCEEDED = b"53400" configuration_limit_exceeded;

@@ -154,3 +154,32 @@ proptest::proptest! {
         let _ = parse(&text);
     }
 }
+
+#[test]
+fn a_rule_is_read_word_by_word_and_its_words_in_any_order() {
+    let text = "rule add night user report TEXT '(?i)it''s' REFUSE = \"no\" FOR '10 min' force";
+    let words = [("user", "report"), ("text", "(?i)it's"), ("refuse", "no")];
+    let words = words.map(|(word, value)| (word.to_owned(), value.to_owned())).to_vec();
+    let added = Command::RuleAdd {
+        name: "night".to_owned(),
+        words,
+        lasts: Some(Duration::from_secs(600)),
+        force: true,
+    };
+    assert_eq!(parse(text), Ok(vec![added]));
+    assert_eq!(
+        parse("RULE DROP a; RULE SHOW"),
+        Ok(vec![Command::RuleDrop("a".to_owned()), Command::Show(Topic::Rules),])
+    );
+    for (text, message) in [
+        ("RULE", "bad arguments of RULE"),
+        ("RULE ADD", "bad arguments of RULE"),
+        ("RULE ADD a USER", "USER, word 1 of the rule, has no value"),
+        ("RULE ADD a LOG 1 FOR ever", "FOR: `ever` is not a duration"),
+        ("RULE ADD a 'x'", "`'...'` is no word of a rule"),
+    ] {
+        let error = parse(text).unwrap_err();
+        assert_eq!(error.to_string().split(": write").next(), Some(message));
+        assert!(error.hint().contains("RULE ADD name"), "{}", error.hint());
+    }
+}

@@ -8,6 +8,7 @@ use crate::dial::server_row::ServerRole;
 use crate::limits::shared::SharedLimit;
 use crate::metrics::process::ProcessFigures;
 use crate::peers::IN_FLIGHT_MAX;
+use crate::rules::InForce;
 
 pub(super) const CONFIG_COLUMNS: Columns =
     columns![Text "key", Text "value", Text "default", Text "changeable"];
@@ -23,6 +24,31 @@ pub(super) const HOSTS_COLUMNS: Columns = columns![
 pub(super) const LIMITS_COLUMNS: Columns = columns![
     Text "setting", Text "name", Int4 "limit", Int4 "used", Int4 "held", Int4 "wanted", Int4 "unsure",
 ];
+
+pub(super) const RULES_COLUMNS: Columns = columns![
+    Text "name", Text "of", Text "matches_on", Text "action", Int8 "expires_in", Int8 "matches", Int8 "refused",
+    Int8 "cut_off", Int4 "running",
+];
+
+pub(super) fn rules(mut table: Table, pooler: &dyn Pooler) -> Table {
+    let now = pooler.loops().now();
+    for InForce { entry, by_hand, rule } in pooler.rules().all() {
+        let (when, does) = entry.in_words();
+        let left = rule.expires.map(|expires| expires.micros_since(now) / 1_000_000);
+        table.push(vec![
+            String::from(&*rule.name).into(),
+            if by_hand { "console" } else { "file" }.into(),
+            when.into(),
+            does.into(),
+            left.map_or(Cell::Null, Cell::Number),
+            rule.counts.matches().into(),
+            rule.counts.refused().into(),
+            rule.counts.cut_off().into(),
+            rule.counts.running().into(),
+        ]);
+    }
+    table
+}
 
 pub(super) fn config(mut table: Table, config: &Config) -> Table {
     for setting in config.show() {

@@ -80,6 +80,11 @@ const EXPECTED: &[(Topic, &str, &str)] = &[
     (Topic::DnsHosts, "sqs", "hostname ttl addrs"),
     (Topic::Hosts, "ssssqis", "database server state role lag_ms failures reason"),
     (Topic::Limits, "ssiiiii", "setting name limit used held wanted unsure"),
+    (
+        Topic::Rules,
+        "ssssqqqqi",
+        "name of matches_on action expires_in matches refused cut_off running",
+    ),
     (Topic::DnsZones, "sqi", "zonename serial count"),
     (Topic::Config, "ssss", "key value default changeable"),
     (Topic::Version, "s", "version"),

@@ -21,6 +21,11 @@ server_tls_key_file = "base.key"
 name = "u"
 password = "p"
 
+[[rule]]
+name = "base"
+kind = "read"
+refuse = "base"
+
 [link.main]
 key = "base.key"
 peers = ["ed25519:BASEAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA="]
@@ -79,6 +84,7 @@ fn every_setting_is_read_and_changes_something() {
         let differs = match setting.table {
             Table::Database => changed.databases() != base.databases(),
             Table::User => changed.users() != base.users(),
+            Table::Rule => changed.rules() != base.rules(),
             Table::Link => changed.reload.links != base.reload.links,
             _ if setting.change == Change::Restart => changed.start != base.start,
             _ => changed.reload != base.reload,

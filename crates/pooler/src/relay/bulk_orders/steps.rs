@@ -84,6 +84,7 @@ impl<S: Socket> Engine<S> {
         match order {
             Order::Kill(error) => self.say_goodbye(host, slot, error, now),
             Order::Drain => self.drain_if_idle(host, slot, now),
+            Order::Judge => self.see_rules_for(host, slot),
             Order::Refuse(error, since) => {
                 let waits = |client: &Client<S>| {
                     client.serving.state == ClientState::Waiting && client.times.since() <= *since

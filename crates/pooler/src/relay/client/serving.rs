@@ -12,12 +12,14 @@ pub(crate) struct Serving {
     pub(crate) held: bool,
     /// An answer to it failed since the last ReadyForQuery.
     pub(crate) failed: bool,
+    /// A rule may match what it sends: see [`crate::parts::rules`].
+    pub(crate) ruled: bool,
 }
 
 impl Serving {
     /// Of a client that is idle. `exclusive`: its backend was opened for it alone and serves no other client.
     pub(crate) fn new(mode: PoolMode, exclusive: bool) -> Self {
-        Self { mode, exclusive, state: ClientState::Idle, held: false, failed: false }
+        Self { mode, exclusive, state: ClientState::Idle, held: false, failed: false, ruled: false }
     }
 
     /// Whether its server serves it, and no loop reads it.
@@ -28,7 +30,7 @@ impl Serving {
 
     /// Whether nothing is in flight for it, and any backend of its pool may serve it.
     pub(crate) fn may_move(&self) -> bool {
-        let Self { mode: _, exclusive, state, held, failed } = self;
+        let Self { mode: _, exclusive, state, held, failed, ruled: _ } = self;
         *state == ClientState::Idle && !(*exclusive || *held || *failed)
     }
 }

@@ -9,8 +9,9 @@ use crate::relay::halt::Halt;
 use crate::relay::host::Host;
 use crate::relay::message::ToLoop;
 use crate::relay::socket::{Socket, Token};
-use crate::relay::table::{Engine, Holder};
+use crate::relay::table::{Engine, Holder, PoolView};
 use crate::time::Time;
+use crate::wire::error::{ClientError, SqlState};
 use crate::wire::frame::{self, Header};
 use crate::wire::frontend;
 
@@ -23,6 +24,22 @@ fn named_statement(header: Header, body: &[u8]) -> Option<&[u8]> {
         _ => return None,
     };
     Some(frame::take_string(name)?.0)
+}
+
+impl<S: Socket> PoolView<S> {
+    /// The error for a client that is one too many in the queue.
+    fn has_full_queue(&self) -> ClientError {
+        let (pool, most) = (&self.pool, self.settings.limits.queue_max);
+        ClientError::fatal(
+            SqlState::TOO_MANY_CONNECTIONS,
+            format!(
+                "too many clients wait for a server connection for database \"{}\" and user \"{}\"",
+                pool.database, pool.user
+            ),
+        )
+        .detail(format!("{most} clients wait already (queue_limit)."))
+        .hint("Connect again later.")
+    }
 }
 
 impl<S: Socket> Engine<S> {
@@ -58,6 +75,7 @@ impl<S: Socket> Engine<S> {
                 Ok(())
             }
             Acquired::Down(error) => Err(Halt::Refused(error)),
+            Acquired::Full => Err(Halt::Refused(view.has_full_queue())),
             Acquired::Wait { open } | Acquired::Replace { open, .. } => {
                 client.serving.state = ClientState::Waiting;
                 client.times.begin(now);

@@ -327,6 +327,9 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
         if self.backend.requests.is_copying_in() {
             self.judge_copy();
         }
+        if self.refuse_by_rule()? {
+            return Ok(());
+        }
         match self.header.kind {
             frontend::QUERY => self.query()?,
             frontend::PARSE => self.parse()?,
@@ -416,7 +419,7 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
     }
 
     /// Discards the message, and the part of it that has not come yet.
-    fn drop_message(&mut self) -> Result<(), Halt> {
+    pub(crate) fn drop_message(&mut self) -> Result<(), Halt> {
         self.passage.cut(self.backend)?;
         self.passage.skip(HEADER_BYTES + self.body.len());
         let rest = self.header.body - self.body.len();

@@ -320,6 +320,11 @@ impl<S: Socket> Relay<'_, S> {
             && !owed.is_injected()
         {
             client.note_missed_sql(body);
+            if let Some(of_rule) = client.error_of_rule(body).filter(|_| relayed.whole) {
+                let mut error = Vec::new();
+                of_rule.write(&mut error);
+                return Fate::Replace(error.into());
+            }
         }
         if self.backend.prepared.by_sql.is_none() || owed.is_injected() || !relayed.whole {
             return fate;

@@ -206,6 +206,7 @@ impl<S: Socket> Engine<S> {
         now: Time,
     ) -> bool {
         let Answered { out, passed, was_full, drained, listens_elsewhere, listened } = *answered;
+        self.see_rules_again(host, slot);
         let Some(client) = self.clients.get_mut(slot) else { return false };
         let quiet = backend.requests.is_empty();
         if quiet {

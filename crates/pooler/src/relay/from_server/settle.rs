@@ -165,6 +165,9 @@ impl<S: Socket> Relay<'_, S> {
         if backend.requests.is_empty() {
             backend.lending.since = now;
             backend.lending.vacancy = None;
+            if let Some(client) = &mut self.client {
+                client.end_ruling();
+            }
             if is_idle && !backend.requests.is_in_pipeline() {
                 backend.session.settle_texts();
             }

@@ -126,6 +126,7 @@ impl<S: Socket> Engine<S> {
         let client = self.client_from(moved, now);
         let slot = self.clients.insert_with(|_| client);
         self.process_ids.take_this(slot.index, process);
+        self.see_rules_for(host, slot);
         match arrival {
             Arrival::BackFromSuccessor => self.stays(slot),
             Arrival::FromPredecessor => self.may_leave(slot),

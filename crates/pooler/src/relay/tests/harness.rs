@@ -195,7 +195,9 @@ impl Host<Fake> for FakeHost<'_> {
             Event::SlowTransaction { wait_us, duration_us, .. } => {
                 self.asked.slow.push((wait_us, duration_us));
             }
-            Event::ClientEntered { .. } | Event::ClientClosed { .. } => {}
+            Event::ClientEntered { .. }
+            | Event::ClientClosed { .. }
+            | Event::RuleMatched { .. } => {}
         }
     }
 }

@@ -7,10 +7,10 @@ use crate::relay::limits;
 use crate::wire::frame::{self, Framed, HEADER_BYTES};
 
 /// A xorshift generator.
-struct Rng(u64);
+pub(super) struct Rng(pub(super) u64);
 
 impl Rng {
-    fn below(&mut self, of: usize) -> usize {
+    pub(super) fn below(&mut self, of: usize) -> usize {
         self.0 ^= self.0 << 13;
         self.0 ^= self.0 >> 7;
         self.0 ^= self.0 << 17;
@@ -19,15 +19,25 @@ impl Rng {
 }
 
 /// A model of a server with statements, blocks and errors.
-struct Server {
+pub(super) struct Server {
     statements: BTreeSet<Vec<u8>>,
     status: char,
     skips: bool,
+    /// INSERT fails.
+    refuses_writes: bool,
 }
 
 impl Server {
-    fn new() -> Self {
-        Self { statements: BTreeSet::new(), status: 'I', skips: false }
+    pub(super) fn new() -> Self {
+        Self { statements: BTreeSet::new(), status: 'I', skips: false, refuses_writes: false }
+    }
+
+    pub(super) fn refusing_writes(self) -> Self {
+        Self { refuses_writes: true, ..self }
+    }
+
+    fn refuses(&self, text: &[u8]) -> bool {
+        text == b"SELEC" || (self.refuses_writes && text.starts_with(b"INSERT"))
     }
 
     fn runs(&mut self, text: &[u8]) -> bool {
@@ -35,7 +45,7 @@ impl Server {
             b"ROLLBACK" | b"COMMIT" => self.status = 'I',
             _ if self.status == 'F' => return false,
             b"BEGIN" => self.status = 'T',
-            b"SELEC" => return false,
+            _ if self.refuses(text) => return false,
             _ => {}
         }
         true
@@ -49,7 +59,7 @@ impl Server {
     }
 
     /// The answers to these messages.
-    fn answer(&mut self, mut sent: &[u8]) -> Vec<u8> {
+    pub(super) fn answer(&mut self, mut sent: &[u8]) -> Vec<u8> {
         let mut out = Vec::new();
         while let Framed::Header(header) = frame::header(sent) {
             let body = &sent[HEADER_BYTES..header.total()];
@@ -67,7 +77,7 @@ impl Server {
                 }
                 b'P' => {
                     let text = frame::take_string(&body[name(0).len() + 1..]).expect("a text").0;
-                    let fails = text == b"SELEC" || self.status == 'F';
+                    let fails = self.refuses(text) || self.status == 'F';
                     self.skips = fails;
                     if fails {
                         if name(0).is_empty() {
@@ -118,7 +128,7 @@ fn describe(of: &[u8]) -> Vec<u8> {
 }
 
 /// Messages that a client sends at once.
-fn unit(rng: &mut Rng) -> Vec<u8> {
+pub(super) fn unit(rng: &mut Rng) -> Vec<u8> {
     let text = TEXTS[rng.below(TEXTS.len())];
     let name = ["s", "u"][rng.below(2)];
     let run = |described: bool| {
