@@ -153,8 +153,8 @@ def test_one_of_so_many_goes_to_the_log(env):
         admin.execute("RULE ADD watched TEXT needle LOG 3")
         for number in range(7):
             client.value(f"select 'needle {number}'")
-        until(lambda: target.pooler.has_logged("needle 6"), "the seventh is logged")
-        logged = [number for number in range(7) if target.pooler.has_logged(f"needle {number}")]
+        until(lambda: "needle 6" in target.pooler.text(), "the seventh is logged")
+        logged = [number for number in range(7) if f"needle {number}" in target.pooler.text()]
         equal(logged, [0, 3, 6])
 
 
@@ -184,3 +184,22 @@ def test_psql_sees_a_refusal_as_any_error(env):
         equal(done.returncode, 1)
         assert "ERROR:  ask the DBA" in done.stderr and 'Rule "psql"' in done.stderr, done.stderr
         equal(env.program("psql", "-At", "-c", "select 'allowed'", target=target, database="app").stdout, "allowed\n")
+
+
+@pooler_only
+def test_one_client_more_than_may_wait_is_refused_at_once(env):
+    with env.pooler_with(pool_size=1, idle_transaction_reserve=0, queue_limit=1) as target:
+        busy, waits, refused_one = env.connect(target), env.connect(target), env.connect(target)
+
+        def count(column):
+            return sum(int(row[column]) for row in target.pooler.show("POOLS") if row["user"] == "app")
+
+        running = Background(busy.attempt, "select pg_sleep(2)")
+        until(lambda: count("cl_active") == 1, "one is served")
+        waiting = Background(waits.attempt, "select 'in its turn'")
+        until(lambda: count("cl_waiting") == 1, "one waits")
+        result = refused_one.attempt("select 1")
+        equal((result.sqlstate, result.closed), ("53300", True))
+        assert "queue_limit" in result.errors[0]["D"], result.errors
+        equal(waiting.join().value, "in its turn")
+        equal(running.join().errors, [])

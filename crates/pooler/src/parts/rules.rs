@@ -71,12 +71,15 @@ impl Network {
     }
 }
 
+/// Whether a text has what is looked for.
+pub type IsIn = dyn Fn(&[u8]) -> bool + Send + Sync;
+
 /// A regular expression. (What reads it is no part of this crate.)
 pub struct Pattern {
     /// As it was written.
     pub written: Box<str>,
     /// Whether a text has it.
-    pub is_in: Box<dyn Fn(&[u8]) -> bool + Send + Sync>,
+    pub is_in: Box<IsIn>,
 }
 
 impl fmt::Debug for Pattern {

@@ -536,7 +536,7 @@ impl<S: Socket> Engine<S> {
             _ if c.is_pinned() || c.is_unsettled() => Reset::All,
             _ => Reset::No,
         });
-        let exclusive = client.is_some_and(|c| c.serving.exclusive);
+        let exclusive = client.is_some_and(|c| c.serving.is_exclusive());
         if client.is_some_and(|c| c.session.pins.must_close_with()) {
             backend.spoil_for_good();
         }

@@ -467,7 +467,7 @@ impl<S: Socket> Engine<S> {
             return;
         }
         let Some(backend) = &mut client.backend else { return };
-        if !client.serving.exclusive {
+        if !client.serving.is_exclusive() {
             let Ok(under_way) = backend.lift_alone() else {
                 self.backend_lost(slot, "server closed the connection");
                 return;
@@ -481,13 +481,13 @@ impl<S: Socket> Engine<S> {
         let mut out = Vec::new();
         // Clients of transaction mode have been greeted. What their own messages would be preceded
         // by is sent now: the first may come before this is answered.
-        if backend.owner.is_due() && !client.serving.exclusive {
+        if backend.owner.is_due() && !client.serving.is_exclusive() {
             backend.send_identity(&client.record.about, client.socket.mptcp(), &mut out);
         }
         if backend.has_statements_of_others() || backend.prepared.by_sql.is_some() {
             backend.deallocate_all(false, &mut out);
         }
-        if !client.serving.exclusive {
+        if !client.serving.is_exclusive() {
             if backend.must_discard_sequences(|| true).unwrap_or(backend.known.drawn.by_others()) {
                 backend.discard_sequences(false, &mut out);
             }

@@ -255,7 +255,7 @@ impl<S: Socket> Engine<S> {
             }
             Halt::Terminate => {
                 if let Some(client) = self.clients.get_mut(slot)
-                    && !client.serving.exclusive
+                    && !client.serving.is_exclusive()
                     && client.backend.as_ref().is_some_and(|b| {
                         b.requests.owes_ready()
                             && !b.requests.is_in_pipeline()
@@ -366,7 +366,7 @@ impl<S: Socket> Engine<S> {
                 }
                 continue;
             }
-            if client.serving.ruled
+            if client.serving.is_ruled()
                 && !client.is_judged()
                 && self.judge(host, slot, header, passage, now)
             {
@@ -579,10 +579,9 @@ impl<S: Socket> Engine<S> {
         backend.owner.is_now(id, process);
         let view = &self.pools[client.pool as usize];
         let settings = &view.settings;
-        let timeouts_matter =
-            !settings.query_timeout.is_zero() || !settings.transaction_timeout.is_zero();
-        let judged = client.is_judged();
-        let timeouts_matter = timeouts_matter || judged;
+        let timeouts_matter = client.is_judged()
+            || !settings.query_timeout.is_zero()
+            || !settings.transaction_timeout.is_zero();
         let mut turn = ClientMessage {
             client: &mut *client,
             backend: &mut backend,
@@ -611,9 +610,7 @@ impl<S: Socket> Engine<S> {
             backend.cancel_what_is_being_sent();
         }
         client.backend = Some(backend);
-        if result.is_ok() && judged {
-            client.judged_goes(now);
-        }
+        client.judged_goes(result.is_ok(), now);
         let wants_vacancy =
             client.pending_session.as_ref().is_some_and(|extra| extra.vacancy.is_some());
         if client.listens() {

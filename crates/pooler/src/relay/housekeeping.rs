@@ -541,7 +541,7 @@ impl<S: Socket> Client<S> {
     fn makes_room(&mut self, now: Time) -> bool {
         let kept = !self.session.pins.is_empty();
         let stands_still = self.serving.mode != PoolMode::Session
-            && !self.serving.exclusive
+            && !self.serving.is_exclusive()
             && (self.leaves_answers_unread() || self.stops_in_a_message());
         let held = self.serving.held;
         let Some(backend) = self.backend.as_mut() else { return false };

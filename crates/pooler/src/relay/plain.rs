@@ -182,8 +182,7 @@ impl<S: Socket> Client<S> {
         self.pending_session.is_none()
             && self.session.pins.is_empty()
             && self.serving.mode == PoolMode::Transaction
-            && !self.serving.exclusive
-            && !self.serving.ruled
+            && self.serving.is_ordinary()
             && self.session.asks == Asks::Never
     }
 }

@@ -176,7 +176,8 @@ impl<S: Socket> Client<S> {
         if socket.is_encrypted() || !socket.can_move() {
             return Err(Stays::ForGood);
         }
-        if serving.mode == PoolMode::Session || serving.exclusive || pool.is_shared_by_users() {
+        if serving.mode == PoolMode::Session || serving.is_exclusive() || pool.is_shared_by_users()
+        {
             return Err(Stays::ForGood);
         }
         let is_at_rest = serving.may_move()

@@ -387,7 +387,7 @@ impl<S: Socket> Engine<S> {
     pub fn resting_books(&self) -> impl Iterator<Item = (BackendId, &Settings)> {
         self.clients.iter().filter_map(|(_, client)| {
             let known = !client.is_session_mode()
-                && !client.serving.exclusive
+                && !client.serving.is_exclusive()
                 && client.pending_session.is_none()
                 && client.session.pins.intersection(PartSet::ANY_SETTING).is_empty();
             let backend = client.backend.as_deref().filter(|_| known)?;

@@ -73,7 +73,7 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
         if !is_first
             || self.backend.from_server.status() != TransactionStatus::Idle
             || self.client.is_session_mode()
-            || self.client.serving.exclusive
+            || self.client.serving.is_exclusive()
         {
             return None;
         }

@@ -338,7 +338,8 @@ impl<S: Socket> Client<S> {
         if held.contains(Part::Listen) {
             pinning.insert(Part::Listen); // the text's LISTEN moves, and has left the backend by then
         }
-        let one_keeps_it = self.is_session_mode() || self.serving.exclusive || backend.is_classic();
+        let one_keeps_it =
+            self.is_session_mode() || self.serving.is_exclusive() || backend.is_classic();
         let lasting = match one_keeps_it {
             true => pinning.must_close_with(),
             false => pinning.minus(END_IS_REPORTED).must_close(),
@@ -357,7 +358,7 @@ impl<S: Socket> Client<S> {
             backend.lending.spoil("its session held more than its server could report");
             self.session.pins.insert(Part::Setting);
             backend.doubt_all();
-        } else if self.is_session_mode() || self.serving.exclusive {
+        } else if self.is_session_mode() || self.serving.is_exclusive() {
             // One client has it for all its life.
         } else if backend.is_classic() {
             let sql = held.intersection(PartSet::of(&[Part::SqlStatement]));

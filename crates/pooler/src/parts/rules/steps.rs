@@ -37,11 +37,9 @@ impl<S: Socket> Engine<S> {
     /// Looks whether a rule may concern a client, by who it is now.
     pub(crate) fn see_rules_for<H: Host<S>>(&mut self, host: &mut H, slot: Slot) {
         let rules = self.rules.clone();
-        let concern = !rules.rules().is_empty()
-            && self.who_is(slot, |who, exclusive| !exclusive && rules.concern(&who));
+        let may = !rules.rules().is_empty() && self.who_is(slot, |who| rules.concern(&who));
         let Some(client) = self.clients.get_mut(slot) else { return };
-        client.serving.ruled = concern;
-        if concern && client.serving.is_inside() {
+        if client.serving.set_ruled(may) && client.serving.is_inside() {
             host.call_back(self.client_id(slot));
         }
     }
@@ -53,8 +51,8 @@ impl<S: Socket> Engine<S> {
         }
     }
 
-    /// Who a client is, and whether its server connection was opened for it alone.
-    fn who_is(&self, slot: Slot, see: impl FnOnce(Who<'_>, bool) -> bool) -> bool {
+    /// Who a client is.
+    fn who_is(&self, slot: Slot, see: impl FnOnce(Who<'_>) -> bool) -> bool {
         let Some(client) = self.clients.get(slot) else { return false };
         let pool = &self.pools[client.pool as usize].pool;
         let about = &client.record.about;
@@ -64,7 +62,7 @@ impl<S: Socket> Engine<S> {
             application_name: client.session.desired.get(b"application_name").unwrap_or_default(),
             peer: &about.peer,
         };
-        see(who, client.serving.exclusive)
+        see(who)
     }
 
     /// Judges the next message of a client that a rule concerns. Returns whether it has been answered
@@ -94,7 +92,7 @@ impl<S: Socket> Engine<S> {
         let mut ruling = client.pending_session().ruling.take().unwrap_or_default();
         let rules = self.rules.clone();
         let mut verdict = None;
-        self.who_is(slot, |who, _| {
+        self.who_is(slot, |who| {
             let texts = [Some(&*text), prepared.as_deref()];
             let texts: Vec<Text<'_>> = texts.into_iter().flatten().map(Text::new).collect();
             verdict = Some(ruling.match_all(rules.matching(who, &texts, now)));
@@ -228,9 +226,11 @@ impl<S: Socket> Client<S> {
         }
     }
 
-    /// A message that was judged has been sent.
-    pub(crate) fn judged_goes(&mut self, now: Time) {
+    /// A message that was judged, if it was, has been `sent`, or waits.
+    #[inline]
+    pub(crate) fn judged_goes(&mut self, sent: bool, now: Time) {
         match self.ruling() {
+            Some(ruling) if !sent || !ruling.judged => {}
             Some(ruling) if !ruling.matched.is_empty() => {
                 ruling.judged = false;
                 ruling.refusal = None; // the server was to ignore the message

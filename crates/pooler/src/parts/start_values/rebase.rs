@@ -63,7 +63,7 @@ impl<S: Socket> Client<S> {
             }
             return; // its first backend
         };
-        if self.serving.exclusive {
+        if self.serving.is_exclusive() {
             return; // it was opened with this client's values
         }
         let moved = |settings: &Settings| pool.interner().share(rebased(settings, &old, &new));

@@ -177,7 +177,7 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
         }
         let (mut names, listed) = self.own_names_in(text, effects);
         let none = names.is_empty() && listed.is_empty();
-        if none || self.client.serving.exclusive || self.backend.is_classic() {
+        if none || self.client.serving.is_exclusive() || self.backend.is_classic() {
             return self.without_more_names(text, effects);
         }
         self.hold()?;

@@ -154,7 +154,7 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
             self.client.times.begin_transaction(now);
         }
         if self.backend.from_server.status() == TransactionStatus::Failed
-            || self.client.serving.exclusive
+            || self.client.serving.is_exclusive()
         {
             return Ok(());
         }
@@ -376,7 +376,7 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
     /// judges whatever the client sends next. Any other message shows that the server has refused
     /// the copy, or will.
     pub(crate) fn hold(&mut self) -> Result<(), Halt> {
-        let comes = self.backend.requests.ends_by_itself() && !self.client.serving.exclusive;
+        let comes = self.backend.requests.ends_by_itself() && !self.client.serving.is_exclusive();
         if comes {
             return self.wait();
         }

@@ -101,7 +101,7 @@ impl<S: Socket> Relay<'_, S> {
             // The encoding of the value is not known before the last report of this end of a
             // transaction has come; then the server is asked for the value.
             match &mut self.client {
-                Some(client) if !client.is_session_mode() && !client.serving.exclusive => {
+                Some(client) if !client.is_session_mode() && !client.serving.is_exclusive() => {
                     client.session.pins.insert(Part::Setting);
                     backend.doubt_encoding_of(name);
                 }

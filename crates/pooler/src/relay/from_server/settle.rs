@@ -209,7 +209,7 @@ impl<S: Socket> Relay<'_, S> {
         }
         client.keep_to_ask(self.backend, failed);
         // (A client that has its backend to itself sets what the books do not cover.)
-        let alone = client.is_session_mode() || client.serving.exclusive;
+        let alone = client.is_session_mode() || client.serving.is_exclusive();
         if !alone && (reverted || !self.backend.has_fresh_report()) && self.backend.disagrees() {
             relayed.settings_mismatch = true;
             self.backend.lending.spoil(MISMATCH);

@@ -307,7 +307,7 @@ impl<S: Socket> Engine<S> {
     pub(crate) fn introduce<H: Host<S>>(&mut self, host: &mut H, slot: Slot, now: Time) -> bool {
         let Some(client) = self.clients.get(slot) else { return false };
         let shared = self.pool_of(client).pool.is_shared_by_users();
-        if !shared || !client.is_to_be_greeted() || client.serving.exclusive {
+        if !shared || !client.is_to_be_greeted() || client.serving.is_exclusive() {
             return false;
         }
         match self.hand_over(slot) {

@@ -42,7 +42,7 @@ impl<S: Socket> Client<S> {
         let is_received = backend.pool.stats.listen.channels.load(Ordering::Relaxed) > 0;
         if !is_received
             || self.is_session_mode()
-            || self.serving.exclusive
+            || self.serving.is_exclusive()
             || backend.known.notifying.was_received_before()
             || backend.known.notifying.is_noted()
             || backend.requests.owes_client_ready()

@@ -41,7 +41,7 @@ impl<S: Socket> Backend<S> {
 impl<S: Socket> Client<S> {
     /// Whether its start values differ from those of the server connections that it gets.
     pub(crate) fn has_start_values(&self) -> bool {
-        !self.record.start.is_empty() && !self.serving.exclusive
+        !self.record.start.is_empty() && !self.serving.is_exclusive()
     }
 
     /// A portal has been made of a statement.
