@@ -569,7 +569,8 @@ impl<S: Socket + AsFd> Host<S> for LoopHost<S> {
                 let text = &text[..text.len().min(LOGGED_TEXT_BYTES_MAX)];
                 tracing::info!(
                     rule, refused, %client, address, port, database, user,
-                    text = %String::from_utf8_lossy(text), "statement matched by a rule"
+                    text = String::from_utf8_lossy(text).replace(char::is_control, " "),
+                    "statement matched by a rule"
                 );
             }
             Event::ReportUnreadable { database, user, error } => {
