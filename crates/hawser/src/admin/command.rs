@@ -6,6 +6,8 @@
 //!               values with a dot or a slash
 //! # Limits      names without quotes keep their case, as in PgBouncer and unlike SQL
 
+use crate::queries::order::Order;
+
 /// Longer text is refused: no command needs it.
 pub const TEXT_BYTES_MAX: usize = 64 * 1024;
 
@@ -47,6 +49,8 @@ pub enum Topic {
     Pins,
     /// Pools.
     Pools,
+    /// Statements, in this order.
+    Queries(Order),
     /// Server connections.
     Servers,
     /// Clients and server connections.
@@ -69,7 +73,7 @@ pub enum Topic {
 
 impl Topic {
     /// Every topic with its word, by word.
-    pub const ALL: [(&'static str, Self); 25] = [
+    pub const ALL: [(&'static str, Self); 26] = [
         ("ACTIVE_SOCKETS", Self::ActiveSockets),
         ("CLIENTS", Self::Clients),
         ("CONFIG", Self::Config),
@@ -86,6 +90,7 @@ impl Topic {
         ("PEER_POOLS", Self::PeerPools),
         ("PINS", Self::Pins),
         ("POOLS", Self::Pools),
+        ("QUERIES", Self::Queries(Order::Time)),
         ("SERVERS", Self::Servers),
         ("SOCKETS", Self::Sockets),
         ("STATE", Self::State),
@@ -340,6 +345,8 @@ fn quoted(text: &str, quote: u8) -> Result<(String, usize), CommandError> {
     }
 }
 
+const SHOW_QUERIES: &str =
+    "SHOW QUERIES [ORDER BY time | calls | errors | rows | bytes | wait | mean | p99 | last_seen]";
 const CLOSE_IDLE: &str = "CLOSE IDLE [database]";
 
 fn statement(tokens: &[Token]) -> Result<Command, CommandError> {
@@ -416,6 +423,14 @@ fn show(arguments: &[Token], spelled: impl Fn() -> String) -> Result<Command, Co
         && let Some(topic) = Topic::from_word(topic)
     {
         return Ok(Command::ShowExtended(topic));
+    }
+    if let [Token::Word(topic), Token::Word(order), Token::Word(by), Token::Word(what)] = arguments
+        && let Some(Topic::Queries(_)) = Topic::from_word(topic)
+        && order.eq_ignore_ascii_case("order")
+        && by.eq_ignore_ascii_case("by")
+    {
+        let order = Order::from_word(what).ok_or(CommandError::Form(SHOW_QUERIES))?;
+        return Ok(Command::Show(Topic::Queries(order)));
     }
     let words = match arguments {
         [Token::Word(word) | Token::Name(word)] => word.as_str(),
