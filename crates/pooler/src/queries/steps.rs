@@ -4,7 +4,7 @@ use std::hash::BuildHasher;
 
 use crate::parts::statements::shared::Statement;
 use crate::queries::counting::Tracker;
-use crate::queries::table::{Execution, Owner, Queries, QueryRef};
+use crate::queries::table::{Owner, Queries, QueryRef};
 use crate::relay::backend::{Backend, PoolRef};
 use crate::relay::client::Client;
 use crate::relay::from_client::client_message::ClientMessage;

@@ -283,10 +283,11 @@ impl Queries {
         }
     }
 
-    /// What is counted, in the next places.
+    /// What has been counted, in the next places. (One that has not ended yet has no calls.)
     pub(crate) fn rows(&self, places: std::ops::Range<u32>) -> Vec<QueryRow> {
         let places = self.places.iter().skip(places.start as usize).take(places.len());
-        places.filter_map(|place| place.row.as_deref().cloned()).collect()
+        let rows = places.filter_map(|place| place.row.as_deref());
+        rows.filter(|row| row.counts.calls > 0).cloned().collect()
     }
 
     /// Every place is below this.
@@ -330,7 +331,9 @@ mod tests {
         run(&mut queries, "SELECT 1", 100, 1);
         run(&mut queries, "select 2", 100, 2);
         let other = Owner { key: 2, user: "batch", keeps_example: false, ..OWNER };
-        queries.find(digest(b"SELECT 3").0, &other, b"SELECT 3", Time::from_micros(3));
+        let query = queries.find(digest(b"SELECT 3").0, &other, b"SELECT 3", Time::from_micros(3));
+        assert_eq!(queries.rows(0..queries.end()).len(), 1, "it has not ended yet");
+        queries.count(query, &Execution::default(), || None, Time::from_micros(4));
         let rows = queries.rows(0..queries.end());
         assert_eq!(rows.len(), 2);
         let row = &rows[0];
