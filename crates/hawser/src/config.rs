@@ -52,6 +52,7 @@ pub use choice::{
     AuthType, BypassUse, ConsoleVersion, EtcdLost, ExtensionUse, Fidelity, HandOver,
     LinkCompression, ListenLost, LoadBalanceHosts, LogFormat, LogLevel, MptcpUse, PoolMode,
     ProxyProtocol, SyslogFacility, TargetSessionAttrs, TlsMode, TlsNegotiation, TlsVersions,
+    TrackQueries,
 };
 pub use ciphers::{Tls13Ciphers, TlsCiphers, TlsCurves};
 pub use congestion::Congestion;

@@ -28,6 +28,7 @@ pub mod peers;
 pub mod phase;
 pub mod pools;
 pub mod process;
+pub mod queries;
 pub mod rds;
 pub mod reactor;
 pub mod resolve;

@@ -41,6 +41,7 @@ use hawser_pooler::ids::PoolId;
 use hawser_pooler::lending;
 use hawser_pooler::lending::{PoolSettings, SharedPool};
 use hawser_pooler::parts::statements::shared::StatementMemory;
+use hawser_pooler::queries::tracking::Tracking;
 use hawser_pooler::relay::client_info::{ListenLost, PoolMode};
 use hawser_pooler::session::options::{Asked, Replication};
 use hawser_pooler::wire::error::{ClientError, SqlState};
@@ -840,6 +841,10 @@ fn settings(
         max_pinned: limits.max_pinned.unwrap_or(u32::MAX),
         transaction_timeout: unless_exclusive(limits.transaction_timeout),
         log_min_duration: unless_exclusive(config.reload.log.log_min_duration),
+        tracking: Tracking {
+            is_on: config.reload.console.track_queries == config::TrackQueries::Top,
+            keeps_examples: config.reload.console.query_examples,
+        },
         client_idle_timeout: unless_exclusive(limits.client_idle_timeout),
         client_write_timeout: unless_exclusive(timeouts.client_write_timeout),
         client_read_timeout: unless_exclusive(timeouts.client_read_timeout),

@@ -29,6 +29,7 @@ use crate::dial::server_row::{ServerRole, ServerRow};
 use crate::limits::shared::SharedLimit;
 use crate::metrics::process::ProcessFigures;
 use crate::process::{self, path_of};
+use crate::queries::{Queries, QueryStatus};
 use crate::shared::LastReload;
 use crate::takeover::predecessor::PredecessorStatus;
 use crate::totals::Totals;
@@ -91,6 +92,9 @@ pub struct Status {
     pub private_bytes: u64,
     /// Its pools.
     pub pools: Vec<PoolStatus>,
+    /// The statements that have taken the most time.
+    #[serde(default)]
+    pub queries: Vec<QueryStatus>,
     /// The servers of its databases.
     #[serde(default)]
     pub servers: Vec<ServerStatus>,
@@ -255,6 +259,7 @@ impl Status {
             descriptors_max: figures.descriptors_max,
             private_bytes: figures.private_bytes,
             pools: pools(pooler),
+            queries: Vec::new(),
             servers: pooler.servers().into_iter().map(server).collect(),
             errors: pooler.tally().errors.by_class(),
             mptcp_manager: pooler.mptcp().and_then(|mptcp| mptcp.manager.standing().in_words()),
@@ -436,8 +441,11 @@ pub async fn answer(listener: UnixListener, pooler: Arc<dyn Pooler>) {
     loop {
         match listener.accept().await {
             Ok((mut stream, _)) => {
+                // A loop that does not answer is no reason to say nothing.
+                let queries = Queries::gather(pooler.loops()).await.unwrap_or_default().report();
+                let status = Status { queries, ..Status::of(pooler.as_ref()) };
                 // Maps with names as keys: it cannot fail.
-                let status = serde_json::to_vec(&Status::of(pooler.as_ref())).unwrap_or_default();
+                let status = serde_json::to_vec(&status).unwrap_or_default();
                 let write = async {
                     stream.write_all(&status).await?;
                     stream.shutdown().await

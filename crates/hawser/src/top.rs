@@ -12,6 +12,7 @@
 //!   their numbers
 
 pub mod key;
+mod queries;
 mod view;
 
 use std::io::{self, IsTerminal};
@@ -20,7 +21,7 @@ use std::time::{Duration, Instant};
 
 use crate::status;
 use key::{Key, key};
-use view::{Screen, Sort};
+use view::Screen;
 
 /// An answer, and when it came.
 struct Sample {
@@ -49,11 +50,7 @@ pub fn run(socket: &Path, interval: Duration) -> io::Result<()> {
         let due = now.at + interval;
         match key(due) {
             Ok(Some(Key::Quit)) => break Ok(()),
-            Ok(Some(Key::Letter(letter))) => {
-                if let Some(by) = sort(letter) {
-                    screen.sort_by(by);
-                }
-            }
+            Ok(Some(Key::Letter(letter))) => screen.press(letter),
             Ok(Some(Key::Move(lines))) => screen.scroll(lines),
             Ok(Some(Key::Other)) => {}
             Ok(None) => match status::ask(socket) {
@@ -77,16 +74,4 @@ pub fn run(socket: &Path, interval: Duration) -> io::Result<()> {
     };
     ratatui::restore();
     result
-}
-
-/// By what a letter sorts the pools, if it does.
-fn sort(letter: char) -> Option<Sort> {
-    Some(match letter {
-        'w' => Sort::Waiting,
-        'c' => Sort::Clients,
-        't' => Sort::Transactions,
-        'p' => Sort::Pins,
-        'n' => Sort::Name,
-        _ => return None,
-    })
 }

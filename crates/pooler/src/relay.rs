@@ -35,7 +35,7 @@ pub mod client_info;
 pub mod effects;
 mod events;
 pub(crate) mod from_client;
-mod from_server;
+pub(crate) mod from_server;
 pub(crate) mod halt;
 pub(crate) mod host;
 mod housekeeping;

@@ -9,6 +9,7 @@
 use std::time::Duration;
 
 use crate::config::duration;
+use crate::queries::order::Order;
 
 /// Longer text is refused: no command needs it.
 pub const TEXT_BYTES_MAX: usize = 64 * 1024;
@@ -51,6 +52,8 @@ pub enum Topic {
     Pins,
     /// Pools.
     Pools,
+    /// Statements, in this order.
+    Queries(Order),
     /// Server connections.
     Servers,
     /// Clients and server connections.
@@ -75,7 +78,7 @@ pub enum Topic {
 
 impl Topic {
     /// Every topic with its word, by word.
-    pub const ALL: [(&'static str, Self); 26] = [
+    pub const ALL: [(&'static str, Self); 27] = [
         ("ACTIVE_SOCKETS", Self::ActiveSockets),
         ("CLIENTS", Self::Clients),
         ("CONFIG", Self::Config),
@@ -92,6 +95,7 @@ impl Topic {
         ("PEER_POOLS", Self::PeerPools),
         ("PINS", Self::Pins),
         ("POOLS", Self::Pools),
+        ("QUERIES", Self::Queries(Order::Time)),
         ("RULES", Self::Rules),
         ("SERVERS", Self::Servers),
         ("SOCKETS", Self::Sockets),
@@ -413,6 +417,8 @@ fn rule_add(name: &str, mut rest: &[Token]) -> Result<Command, CommandError> {
     }
 }
 
+const SHOW_QUERIES: &str =
+    "SHOW QUERIES [ORDER BY time | calls | errors | rows | bytes | wait | mean | p99 | last_seen]";
 const CLOSE_IDLE: &str = "CLOSE IDLE [database]";
 
 fn statement(tokens: &[Token]) -> Result<Command, CommandError> {
@@ -490,6 +496,14 @@ fn show(arguments: &[Token], spelled: impl Fn() -> String) -> Result<Command, Co
         && let Some(topic) = Topic::from_word(topic)
     {
         return Ok(Command::ShowExtended(topic));
+    }
+    if let [Token::Word(topic), Token::Word(order), Token::Word(by), Token::Word(what)] = arguments
+        && let Some(Topic::Queries(_)) = Topic::from_word(topic)
+        && order.eq_ignore_ascii_case("order")
+        && by.eq_ignore_ascii_case("by")
+    {
+        let order = Order::from_word(what).ok_or(CommandError::Form(SHOW_QUERIES))?;
+        return Ok(Command::Show(Topic::Queries(order)));
     }
     let words = match arguments {
         [Token::Word(word) | Token::Name(word)] => word.as_str(),

@@ -49,6 +49,7 @@ const USAGE: &str = "\n\tSHOW HELP|CONFIG|DATABASES|POOLS|CLIENTS|SERVERS|USERS|
     \tSHOW DNS_HOSTS|DNS_ZONES\n\
     \tSHOW STATS|STATS_TOTALS|STATS_AVERAGES|TOTALS\n\
     \tSHOW PINS|HOSTS|LIMITS|RULES\n\
+    \tSHOW QUERIES [ORDER BY time|calls|errors|rows|bytes|wait|mean|p99|last_seen]\n\
     \tSHOW ... EXTENDED\n\
     \tSET key = arg\n\
     \tRELOAD\n\

@@ -6,11 +6,13 @@
 //!               nothing, and a test compares them with a fixed list
 //! # Limits      SHOW CLIENTS, SOCKETS, PINS and FDS cost in proportion to clients, and SERVERS and
 //!               POOLS to server connections, a page at a time ([`crate::loops::pages`]): no more than
-//!               a page of rows is held. All others cost in proportion to pools
+//!               a page of rows is held. QUERIES costs in proportion to statements, whose number is
+//!               bounded. All others cost in proportion to pools
 
 pub mod dialect;
 mod pools;
 mod process;
+mod queries;
 mod sockets;
 mod stats;
 
@@ -37,6 +39,7 @@ fn all_columns(topic: Topic) -> Columns {
         Topic::Sockets | Topic::ActiveSockets => sockets::LOW_LEVEL_COLUMNS,
         Topic::Fds => sockets::FDS_COLUMNS,
         Topic::Pins => sockets::PINS_COLUMNS,
+        Topic::Queries(_) => queries::COLUMNS,
         Topic::Pools => pools::POOLS_COLUMNS,
         Topic::Databases => pools::DATABASES_COLUMNS,
         Topic::Users => pools::USERS_COLUMNS,
@@ -125,6 +128,7 @@ impl<'a> Show<'a> {
                 let of_console = as_pgbouncer.then(|| console.operators.totals());
                 stats::by_database(table, topic, pooler, console, of_console)
             }
+            Topic::Queries(order) => queries::queries(table, pooler, order).await?,
             Topic::Totals => stats::sum(table, pooler, console),
             Topic::Config => process::config(table, &pooler.config()),
             Topic::Mem => process::memory(table, pooler),

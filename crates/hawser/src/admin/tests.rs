@@ -7,6 +7,7 @@ use std::time::{Duration, SystemTime};
 use hawser_link::drive::report::Report;
 use hawser_pooler::ids::{BackendId, ClientId, LoopId, PoolId, ServerAddressId, Slot};
 use hawser_pooler::lending::{PoolSettings, SharedPool};
+use hawser_pooler::queries::table::QueryCounts;
 use hawser_pooler::relay::ToLoop;
 use hawser_pooler::relay::client_info::{ClientAbout, ClientState, PeerAddress};
 use hawser_pooler::relay::message::{BackendRow, BackendState, ClientRow, Listed, Page};
@@ -29,6 +30,7 @@ use crate::login::admin::AdminRole;
 use crate::loops::tests::mailboxes;
 use crate::loops::{Loops, Pool};
 use crate::mailbox::LoopMailbox;
+use crate::queries;
 use crate::resolve::HostRow;
 use crate::rules::Rules;
 use crate::socket::Conn;
@@ -75,6 +77,17 @@ impl Loop {
                 Listed::Backends => {
                     Page { backends: self.backends.lock().unwrap().clone(), ..Page::default() }
                 }
+                Listed::Queries => Page {
+                    queries: vec![
+                        queries::row("SELECT 1", "u", 2, 3_000),
+                        queries::row("SELECT 'x' FROM t", "u", 9, 900),
+                    ],
+                    other_queries: Some(Box::new((
+                        QueryCounts { calls: 5, ..QueryCounts::default() },
+                        3,
+                    ))),
+                    ..Page::default()
+                },
             }),
             ToLoop::Kill { client, error } => {
                 self.sent.lock().unwrap().push(format!("kill {client}: {}", error.message));
@@ -417,6 +430,27 @@ async fn every_topic_is_answered_with_rows_as_wide_as_its_columns() {
             assert_eq!(row(body).len(), show::columns(topic, Dialect::Hawser).len(), "{word}");
         }
     }
+}
+
+#[tokio::test]
+async fn queries_are_shown_in_the_order_that_is_asked_for_and_others_last() {
+    let mut operator = Operator::connect(&fake(), AdminRole::Stats).await;
+    let shown = |rows: &[Vec<Option<String>>]| {
+        let query = |row: &Vec<Option<String>>| [3, 15, 16].map(|at| row[at].clone().unwrap());
+        rows.iter().map(|row| query(row).join(" | ")).collect::<Vec<_>>()
+    };
+    let (rows, _) = operator.rows("SHOW QUERIES").await;
+    let expected = [
+        "2 | select ? | SELECT 1",
+        "9 | select ? from t | SELECT 'x' FROM t",
+        "5 | other | 3 statements that were forgotten",
+    ];
+    assert_eq!(shown(&rows), expected);
+    assert_eq!(rows[0][7].as_deref(), Some("3000"));
+    let (rows, _) = operator.rows("SHOW QUERIES ORDER BY calls").await;
+    assert_eq!(shown(&rows), [expected[1], expected[0], expected[2]]);
+    let messages = operator.query("SHOW QUERIES ORDER BY colour").await;
+    assert!(kinds(&messages).starts_with('E'));
 }
 
 #[tokio::test]

@@ -89,6 +89,14 @@ choices! {
         Ddl = "ddl",
     }
 
+    /// Which queries are counted.
+    TrackQueries: "off, top" {
+        /// None.
+        Off = "off",
+        /// Those that clients send.
+        Top = "top",
+    }
+
     /// Whether the PostgreSQL extension is asked what sessions hold.
     ExtensionUse: "auto, off" {
         /// Where a server has it.

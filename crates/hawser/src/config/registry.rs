@@ -19,6 +19,7 @@ use super::choice::{
     AuthType, BypassUse, ConsoleVersion, EtcdLost, ExtensionUse, Fidelity, HandOver,
     LinkCompression, ListenLost, LoadBalanceHosts, LogFormat, LogLevel, PoolMode, ProxyProtocol,
     StatementKind, SyslogFacility, TargetSessionAttrs, TlsMode, TlsNegotiation, TlsVersions,
+    TrackQueries,
 };
 use super::ciphers::{Tls13Ciphers, TlsCiphers, TlsCurves};
 use super::congestion::Congestion;
@@ -621,8 +622,16 @@ settings! {
         control_socket: Option<PathBuf> = "not set", example "\"/run/hawser/control.sock\"";
     }
 
-    /// The admin console.
+    /// The admin console, and what is counted for it.
     ConsoleSettings in Admin, Reload {
+        /// Which queries are counted, each with its calls, errors, rows and times, for SHOW QUERIES, `hawser
+        /// top`, the dashboard and `/metrics`. `top`: those that clients send, as
+        /// `pg_stat_statements.track` has it; what functions run within them only the server knows.
+        /// `off` forgets what was counted. See [which query, whose, how long](queries.md).
+        track_queries: TrackQueries = "top", example "\"off\"";
+        /// Keep the text with which each counted query was first sent, with the values in it, and
+        /// show it in SHOW QUERIES. It is shown nowhere else.
+        query_examples: bool = "true", example "false";
         /// The release of PgBouncer whose columns SHOW has on database `pgbouncer`, and which SHOW VERSION
         /// names there: for tools that count columns, set what they know. On database `hawser`, and
         /// with `SHOW ... EXTENDED`, all columns are there, Hawser's own too.

@@ -27,6 +27,7 @@ use crate::bypass::usage::BypassUsage;
 use crate::dial::server_row::{ServerRow, ServerState};
 use crate::limits::shared::{SharedLimit, State};
 use crate::loops::Pool;
+use crate::queries::Queries;
 use crate::spans::Spans;
 use crate::totals::Totals;
 
@@ -41,6 +42,8 @@ pub struct Collect {
     pub(super) pooler: Arc<dyn Pooler>,
     /// As of the last look; `None` before the first.
     pub(super) pins: Arc<Mutex<Option<Pins>>>,
+    /// The statements that have taken the most time, as of the last look.
+    pub(super) queries: Arc<Mutex<Queries>>,
 }
 
 impl fmt::Debug for Collect {
@@ -149,6 +152,8 @@ impl Collector for Collect {
             let values = pins.iter().map(|(reason, (_, age))| ([("reason", *reason)], *age));
             gauges(&mut encoder, "oldest_pin_seconds", help, None, values)?;
         }
+        let queries = self.queries.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        super::queries::encode(&mut encoder, &queries)?;
         standings(&mut encoder, pooler)?;
         sharing(&mut encoder, pooler)?;
         rules(&mut encoder, pooler)?;

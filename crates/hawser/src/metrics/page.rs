@@ -7,6 +7,7 @@ use super::collect::Pins;
 use super::history::{EVERY, History, Point};
 use super::process::ProcessFigures;
 use crate::admin::pooler::{PoolEntry, Pooler};
+use crate::queries::Queries;
 use crate::tally::class_in_words;
 use crate::units;
 
@@ -40,10 +41,15 @@ const COLUMNS: [&str; 12] = [
 ];
 
 /// The page.
-pub(super) fn status(pooler: &dyn Pooler, history: &History, pins: &Pins) -> String {
+pub(super) fn status(
+    pooler: &dyn Pooler,
+    history: &History,
+    pins: &Pins,
+    queries: &Queries,
+) -> String {
     let mut html = HEAD.to_owned();
     // Writing to a string does not fail.
-    let _ = fill(&mut html, pooler, history, pins);
+    let _ = fill(&mut html, pooler, history, pins, queries);
     html.push_str("</body></html>\n");
     html
 }
@@ -53,6 +59,7 @@ fn fill(
     pooler: &dyn Pooler,
     history: &History,
     pins: &Pins,
+    queries: &Queries,
 ) -> std::fmt::Result {
     let uptime = SystemTime::now().duration_since(pooler.started()).unwrap_or_default();
     let (class, state) = match pooler.ready() {
@@ -76,6 +83,7 @@ fn fill(
     }
     plots(html, history)?;
     pools(html, pooler, history)?;
+    super::queries::table(html, queries)?;
     let errors = pooler.tally().errors.by_class();
     if !errors.is_empty() {
         html.push_str("<h2>Errors that Hawser sent to clients, since its start</h2>\n<dl>");
@@ -232,7 +240,7 @@ fn process(html: &mut String, pooler: &dyn Pooler) -> std::fmt::Result {
 }
 
 /// Text that is no markup: names come from clients.
-fn escape(text: &str) -> String {
+pub(super) fn escape(text: &str) -> String {
     let mut escaped = String::with_capacity(text.len());
     for character in text.chars() {
         match character {
@@ -269,9 +277,14 @@ mod tests {
             history.note(now + Duration::from_secs(seconds), fake.as_ref());
         }
         fake.tally().errors.count(&ClientError::fatal(SqlState::TOO_MANY_CONNECTIONS, "x"));
-        let page = status(fake.as_ref(), &history, &Pins::from([("lock", (1_234, 61))]));
+        let mut queries = Queries::default();
+        let row = crate::queries::row("SELECT a < 1", "ann", 4, 8_000);
+        queries.all.push(crate::queries::Query { address: None, row });
+        let page = status(fake.as_ref(), &history, &Pins::from([("lock", (1_234, 61))]), &queries);
         let line = page.lines().find(|line| line.contains(&said)).unwrap();
         assert!(line.starts_with("<tr class=\"note\"><td class=\"bad\" colspan=\"12\">"), "{line}");
+        let row = page.lines().find(|line| line.contains("<td data-of=\"query\">select")).unwrap();
+        assert!(row.contains("select a &lt; ?<") && row.contains("\"mean\">2.00 ms"), "{row}");
         let row = page.lines().find(|line| line.contains("<td data-of=\"database\">app<")).unwrap();
         assert_eq!(row.matches("<td data-of=").count(), COLUMNS.len(), "{row}");
         assert!(!page.contains("white-space"), "text may wrap everywhere");

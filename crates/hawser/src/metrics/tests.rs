@@ -107,6 +107,10 @@ async fn both_formats_can_be_parsed_strictly_and_show_the_pools_counters() {
         assert_eq!(values[&format!("hawser_transactions_total{labels}")], 10.0);
         assert_eq!(values[&format!("hawser_received_bytes_total{labels}")], 1_000.0);
         assert_eq!(values[&format!("hawser_query_seconds_count{labels}")], 2.0);
+        let slow =
+            values.iter().find(|(name, _)| name.starts_with("hawser_query_time_seconds_total"));
+        assert_eq!(slow.map(|(_, value)| *value), Some(0.0009));
+        assert_eq!(values["hawser_other_query_calls_total"], 5.0);
         let bucket = |bound: &str| {
             values[&format!(
                 "hawser_query_seconds_bucket{{le=\"{bound}\",database=\"app\",user=\"app_owner\"}}"

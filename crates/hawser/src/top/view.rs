@@ -9,6 +9,7 @@ use ratatui::style::{Color, Modifier, Style};
 use ratatui::text::Line;
 use ratatui::widgets::{Cell, Paragraph, Row, Table};
 
+use super::queries;
 use crate::logging::without_control;
 use crate::status::{PoolStatus, Status};
 use crate::tally::class_in_words;
@@ -22,7 +23,8 @@ const HISTORY: usize = 300;
 const SPARKS_AT: usize = 24;
 /// A client that has waited for so long has too small a pool, or another that keeps it.
 const LONG_WAIT_US: u64 = 1_000_000;
-const KEYS: &str = "q quit   sort: w waiting  c clients  t tx/s  p pinned  n name   up/down scroll";
+const KEYS: &str =
+    "q quit  s queries  sort: w waiting  c clients  t tx/s  p pinned  n name   up/down";
 
 /// By what pools are sorted: the most of it first.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -32,6 +34,20 @@ pub(super) enum Sort {
     Transactions,
     Pins,
     Name,
+}
+
+impl Sort {
+    /// The one of a letter.
+    fn of(letter: char) -> Option<Self> {
+        Some(match letter {
+            'w' => Self::Waiting,
+            'c' => Self::Clients,
+            't' => Self::Transactions,
+            'p' => Self::Pins,
+            'n' => Self::Name,
+            _ => return None,
+        })
+    }
 }
 
 /// One pool, with its rates.
@@ -57,6 +73,9 @@ pub(super) struct Screen {
     sort: Sort,
     first: usize,
     trouble: Option<String>,
+    queries: queries::Page,
+    /// In place of the pools.
+    shows_queries: bool,
 }
 
 impl Screen {
@@ -70,6 +89,8 @@ impl Screen {
             sort: Sort::Waiting,
             first: 0,
             trouble: None,
+            queries: queries::Page::new(),
+            shows_queries: false,
         };
         screen.show(before, now);
         screen
@@ -103,6 +124,18 @@ impl Screen {
         }
         self.trouble = None;
         self.sort_by(self.sort);
+        self.queries.show(before, now);
+    }
+
+    /// A key with this letter.
+    pub(super) fn press(&mut self, letter: char) {
+        if letter == 's' {
+            self.shows_queries = !self.shows_queries;
+        } else if self.shows_queries {
+            queries::Sort::of(letter).into_iter().for_each(|by| self.queries.sort_by(by));
+        } else {
+            Sort::of(letter).into_iter().for_each(|by| self.sort_by(by));
+        }
     }
 
     /// There was no answer.
@@ -110,7 +143,7 @@ impl Screen {
         self.trouble = Some(without_control(trouble));
     }
 
-    pub(super) fn sort_by(&mut self, sort: Sort) {
+    fn sort_by(&mut self, sort: Sort) {
         self.sort = sort;
         self.pools.sort_by(|one, other| {
             let rank = |shown: &Shown| match sort {
@@ -129,6 +162,9 @@ impl Screen {
     }
 
     pub(super) fn scroll(&mut self, lines: isize) {
+        if self.shows_queries {
+            return self.queries.scroll(lines);
+        }
         let last = self.pools.len().saturating_sub(1);
         self.first = self.first.saturating_add_signed(lines).min(last);
     }
@@ -142,10 +178,14 @@ impl Screen {
         ])
         .areas(frame.area());
         frame.render_widget(Paragraph::new(self.head(usize::from(head.width))), head);
-        frame.render_widget(self.table(), table);
+        let (shown, letters) = match self.shows_queries {
+            true => (self.queries.table(), queries::KEYS),
+            false => (self.table(), KEYS),
+        };
+        frame.render_widget(shown, table);
         frame.render_widget(Paragraph::new(self.error_lines()), errors);
         let dim = Style::new().add_modifier(Modifier::DIM);
-        frame.render_widget(Paragraph::new(KEYS).style(dim), keys);
+        frame.render_widget(Paragraph::new(letters).style(dim), keys);
     }
 
     fn head(&self, width: usize) -> Vec<Line<'static>> {
@@ -298,6 +338,7 @@ mod tests {
 
     use super::*;
     use crate::admin::tests::fake;
+    use crate::queries::QueryStatus;
 
     fn status() -> Status {
         let mut status = Status::of(fake().as_ref());
@@ -360,6 +401,44 @@ mod tests {
         assert_eq!(lines[23], KEYS);
         let ends = |start: &str| line(&lines, start).chars().count();
         assert_eq!((ends("app/ann"), ends("database/user")), (80, 80), "{lines:#?}");
+    }
+
+    #[test]
+    fn the_page_of_queries_has_their_rates_and_is_sorted() {
+        let query = |text: &str, calls, time_us| QueryStatus {
+            digest: text.to_owned(),
+            database: "app".to_owned(),
+            user: "ann".to_owned(),
+            query: text.to_owned(),
+            calls,
+            errors: 0,
+            rows: calls,
+            time_us,
+            p99_us: 2_000,
+            wait_us: 0,
+        };
+        let mut before = status();
+        before.queries = vec![query("select often", 100, 1_000), query("select slow\x1b", 1, 10)];
+        let mut now = before.clone();
+        now.queries[0].calls += 200;
+        now.queries[0].time_us += 20_000;
+        now.queries[1].calls += 2;
+        now.queries[1].time_us += 3_000_000;
+        now.queries[1].errors += 2;
+        let mut screen = Screen::new(Some((&before, 2.0)), &now);
+        screen.press('s');
+        let lines = drawn(&screen, 100, 24);
+        let words = |at: usize| lines[at].split_whitespace().collect::<Vec<_>>().join(" ");
+        assert_eq!(words(6), "load calls/s mean 99% waited errors database/user query");
+        assert_eq!(words(7), "1.50 1.0 1.5 s 2.00 ms 0 µs 2 app/ann select slow\\x1b");
+        assert_eq!(words(8), "0.01 100.0 100 µs 2.00 ms 0 µs 0 app/ann select often");
+        assert_eq!(lines[23], queries::KEYS);
+        screen.press('c');
+        assert!(drawn(&screen, 100, 24)[7].ends_with("select often"));
+        screen.scroll(1);
+        assert!(drawn(&screen, 100, 24)[7].contains("select slow"));
+        screen.press('s');
+        assert!(drawn(&screen, 100, 24)[6].starts_with("database/user"));
     }
 
     #[test]

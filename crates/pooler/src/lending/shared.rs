@@ -29,6 +29,7 @@ use crate::parts::start_values::basis::{Bases, Basis};
 use crate::parts::start_values::parameters::ServerParameters;
 use crate::parts::statements::schema_epoch::SchemaEpoch;
 use crate::parts::statements::shared::{Statement, StatementMemory, StatementTable};
+use crate::queries::tracking::Tracking;
 use crate::relay::client_info::ListenLost;
 use crate::session::settings::{Interner, Mark, PlanReads, Settings};
 use crate::time::Time;
@@ -67,6 +68,8 @@ pub struct PoolSettings {
     pub transaction_timeout: Duration,
     /// From which duration on, wait included, a transaction is logged. Zero: none is.
     pub log_min_duration: Duration,
+    /// Whether its queries are counted.
+    pub tracking: Tracking,
     /// How long a client may sit idle. Zero: for ever.
     pub client_idle_timeout: Duration,
     /// How long a client may take no byte while another waits for the pool. Zero: for ever.
@@ -128,6 +131,7 @@ impl Default for PoolSettings {
             max_pinned: u32::MAX,
             transaction_timeout: Duration::ZERO,
             log_min_duration: Duration::ZERO,
+            tracking: Tracking::default(),
             client_idle_timeout: Duration::ZERO,
             client_write_timeout: Duration::from_secs(2),
             client_read_timeout: Duration::from_secs(30),

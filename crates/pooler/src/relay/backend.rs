@@ -18,6 +18,7 @@ use crate::parts::report::text::Report;
 use crate::parts::settings::applied::{AppliedSession, FunctionPlans};
 use crate::parts::start_values::parameters::ServerParameters;
 use crate::parts::statements::of_server::PreparedThere;
+use crate::queries::counting::Counting;
 use crate::relay::backend::from_server::FromServer;
 use crate::relay::backend::identity::Identity;
 use crate::relay::backend::known::Known;
@@ -78,6 +79,7 @@ pub struct Backend<S: Socket> {
     pub(crate) session: AppliedSession,
     pub(crate) prepared: PreparedThere,
     pub(crate) lending: Lending,
+    pub(crate) counting: Counting,
     pub(crate) known: Known,
     pub(crate) owner: Ownership,
 }
@@ -113,6 +115,7 @@ impl<S: Socket> Backend<S> {
             session: AppliedSession::new(seed.parameters, basis),
             prepared: PreparedThere::new(keep),
             lending: Lending::new(seed.opened),
+            counting: Counting::default(),
             known,
             owner,
         };

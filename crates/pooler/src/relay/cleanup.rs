@@ -201,6 +201,7 @@ impl<S: Socket> Engine<S> {
         let Some(client) = self.clients.get_mut(slot) else { return };
         let waited = now.micros_since(client.times.since());
         backend.lending.waited_us = waited;
+        backend.counting.waited(waited);
         let (pool, home) = (client.pool, backend.home());
         self.stats(pool).wait.record(waited);
         if self.take_over(host, slot, backend, home, now).is_ok() {
@@ -255,6 +256,7 @@ impl<S: Socket> Engine<S> {
         reason: &str,
         now: Time,
     ) {
+        self.queries.count_lost(&mut backend, now);
         let pool = backend.pool.clone();
         let open = {
             let mut pool = pool.lock();
@@ -321,7 +323,8 @@ impl<S: Socket> Engine<S> {
         self.give_held_answer(slot);
         let Some(client) = self.clients.get_mut(slot) else { return };
         let rests = client.may_have_just_been_answered(now);
-        let Some(backend) = client.backend.take() else {
+        let since = client.times.since();
+        let Some(mut backend) = client.backend.take() else {
             let error = ClientError::fatal(
                 crate::wire::error::SqlState::CONNECTION_FAILURE,
                 format!("no server connection: {reason}"),
@@ -329,6 +332,7 @@ impl<S: Socket> Engine<S> {
             self.say_goodbye(host, slot, &error, now);
             return;
         };
+        backend.counting.left(since);
         let half_a_message = backend.is_in_mid_answer();
         let has_gone = backend.from_server.has_gone();
         self.close_backend(host, backend, reason, now);
@@ -542,6 +546,7 @@ impl<S: Socket> Engine<S> {
         }
         backend.prepared.replay.forget();
         backend.lending.waited_us = 0;
+        backend.counting.left(client.map_or(now, |c| c.times.since()));
         backend.ahead.end();
         backend.known.unverified = None;
         backend.lending.pinned = None;

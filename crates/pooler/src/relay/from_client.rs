@@ -592,6 +592,8 @@ impl<S: Socket> Engine<S> {
             serial: self.next_serial,
             stats: view.pool.stats.of(self.id),
             known: &mut self.known,
+            queries: &mut self.queries,
+            tracking: settings.tracking,
             now,
         };
         let result = turn.open(now).and_then(|()| turn.message());

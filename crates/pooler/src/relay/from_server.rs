@@ -17,6 +17,7 @@ mod report;
 mod settle;
 
 use crate::parts::report::text::ReportError;
+use crate::queries::table::Queries;
 use crate::relay::backend::Backend;
 use crate::relay::client::Client;
 use crate::relay::limits;
@@ -101,6 +102,9 @@ pub(crate) struct Relay<'a, S: Socket> {
     pub(crate) own_process: u32,
     /// See [`crate::relay::plain`].
     pub(crate) has_plain_lane: bool,
+    /// Where what is answered is counted.
+    pub(crate) queries: &'a mut Queries,
+    pub(crate) now: Time,
 }
 
 /// What becomes of a message.
@@ -119,7 +123,10 @@ impl<S: Socket> Relay<'_, S> {
         while at < self.bytes.len() && relayed.goodbye.is_none() {
             match self.pass_next(&mut run, at, now, &mut relayed) {
                 Ok(0) => break,
-                Ok(bytes) => at += bytes,
+                Ok(bytes) => {
+                    at += bytes;
+                    self.backend.counting.take_bytes(bytes);
+                }
                 Err(reason) => {
                     relayed.broken = Some(reason);
                     break;
@@ -349,13 +356,15 @@ impl<S: Socket> Relay<'_, S> {
             {
                 let completes = owed == Request::Execute;
                 self.backend.requests.copy_ended();
+                self.backend.counting.take_tag(body);
                 completes
             }
             _ => return false,
         };
         self.backend.prepared.replay.forget();
         if completes {
-            self.backend.requests.complete();
+            let query = self.backend.requests.complete();
+            self.query_ended(query, false);
         }
         true
     }

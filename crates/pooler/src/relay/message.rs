@@ -2,6 +2,7 @@
 
 use core::any::Any;
 
+use crate::queries::table::{QueryCounts, QueryRow};
 use crate::relay::backend::{Backend, BackendSeed, PoolRef};
 use crate::relay::client_info::{CancelKey, ClientAbout, ClientSecret, ClientState, PoolMode};
 use std::fmt;
@@ -207,6 +208,8 @@ pub enum Listed {
     /// The backends that it watches and that are not idle (those are in their pools), and its listening
     /// connections.
     Backends,
+    /// The statements that its clients have run.
+    Queries,
 }
 
 /// A question for some of a loop's connections.
@@ -230,6 +233,11 @@ pub struct Page {
     pub clients: Vec<ClientRow>,
     /// Backends and listening connections.
     pub backends: Vec<BackendRow>,
+    /// Statements.
+    pub queries: Vec<QueryRow>,
+    /// What is counted for statements that were forgotten, and how many these were: on the last page of
+    /// statements.
+    pub other_queries: Option<Box<(QueryCounts, u64)>>,
     /// Where the next page begins; `None`: this was the last.
     pub next: Option<u32>,
 }

@@ -19,6 +19,7 @@ impl<S: Socket> Engine<S> {
         let end = match listed {
             Listed::Clients => self.clients.end(),
             Listed::Backends => self.resident.end(),
+            Listed::Queries => self.queries.end(),
         };
         let to = from.saturating_add(limits::PAGE_PLACES);
         let places = from..to.min(end);
@@ -35,6 +36,12 @@ impl<S: Socket> Engine<S> {
                 page.backends.extend(
                     residents.filter_map(|(_, resident)| self.backend_row(resident, addresses)),
                 );
+            }
+            Listed::Queries => {
+                page.queries = self.queries.rows(places);
+                let (other, forgotten) = self.queries.other();
+                let other = || Box::new((other.clone(), forgotten));
+                page.other_queries = page.next.is_none().then(other);
             }
         }
         page

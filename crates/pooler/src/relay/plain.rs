@@ -26,6 +26,7 @@ use crate::parts::sequences::asking::Asks;
 use crate::parts::statements::client_names::{ClientStatement, significant};
 use crate::parts::statements::description::Shape;
 use crate::parts::statements::shared::Unnamed;
+use crate::queries::counting::Tracker;
 use crate::relay::backend::Backend;
 use crate::relay::client::Client;
 use crate::relay::client_info::PoolMode;
@@ -246,6 +247,7 @@ impl<S: Socket> Backend<S> {
         pipeline: &Pipeline<'_>,
         passage: &mut Passage<'_>,
         serial: u32,
+        queries: Option<Tracker<'_>>,
         now: Time,
     ) -> Result<Passed, Halt> {
         let may_run = matches!(
@@ -272,6 +274,11 @@ impl<S: Socket> Backend<S> {
                     Some(named) => self.take_named(client, named, pipeline, passage, now),
                     None => Ok(false),
                 };
+                let query = queries.zip(named).filter(|_| matches!(taken, Ok(true)));
+                let query = query.map(|(mut queries, named)| {
+                    queries.of_statement(client, &self.pool, &named.statement)
+                });
+                self.requests.count_plain(query);
                 let own = named.map(|named| &*named.statement.name).unwrap_or_default();
                 if let Ok(true) = taken {
                     let out = &mut passage.out;
@@ -295,9 +302,11 @@ impl<S: Socket> Backend<S> {
             {
                 return Ok(Passed::Unusual);
             }
-            Runs::Unnamed { body, .. } => {
+            Runs::Unnamed { text, body } => {
                 self.begin_plain(client, now);
                 self.take_unnamed(client, body, serial, pipeline.describes, now);
+                let query = queries.map(|mut queries| queries.of_text(client, &self.pool, text));
+                self.requests.count_plain(query);
             }
             Runs::Query { text } => {
                 self.begin_plain(client, now);
@@ -305,6 +314,8 @@ impl<S: Socket> Backend<S> {
                 self.prepared.unnamed.taken_by_query();
                 client.prepared.unnamed = None;
                 self.requests.push_plain(PlainPipeline::Query);
+                let query = queries.map(|mut queries| queries.of_text(client, &self.pool, text));
+                self.requests.count_plain(query);
             }
         }
         passage.pass(pipeline.bytes.len());
@@ -315,6 +326,7 @@ impl<S: Socket> Backend<S> {
     fn begin_plain(&mut self, client: &mut Client<S>, now: Time) {
         client.serving.held = false;
         client.times.begin(now);
+        self.counting.begin();
         self.unpark();
         self.ahead.end();
         if self.from_server.status() == TransactionStatus::Idle {
@@ -419,7 +431,7 @@ impl<S: Socket> Relay<'_, S> {
         {
             return false;
         }
-        backend.requests.complete_one_end();
+        let query = backend.requests.complete_one_end();
         backend.from_server.is_ready(status);
         // (It may have gone by the full lane, with a Parse after what may have changed settings.)
         let pipeline = backend.requests.answered_pipeline().saturating_sub(1);
@@ -433,6 +445,7 @@ impl<S: Socket> Relay<'_, S> {
             backend.lending.transactions += 1;
         }
         ended.note(status == TransactionStatus::Idle);
+        self.query_ended(query, false);
         true
     }
 }
@@ -532,8 +545,16 @@ impl<S: Socket> Engine<S> {
         let Some(client) = self.clients.get_mut(slot) else { return Ok(Passed::Unusual) };
         let Some(mut backend) = client.backend.take() else { return Ok(Passed::Unusual) };
         // (It may have other start values, which makes the client unusual.)
+        let tracking = self.pools[client.pool as usize].settings.tracking;
+        let queries = tracking.is_on.then(|| Tracker {
+            queries: &mut self.queries,
+            known: &mut self.known,
+            tracking,
+            hash_key: self.hash_key,
+            now,
+        });
         let passed = match client.is_plain() {
-            true => backend.take_plain(client, pipeline, passage, serial, now),
+            true => backend.take_plain(client, pipeline, passage, serial, queries, now),
             false => Ok(Passed::Unusual),
         };
         client.backend = Some(backend);

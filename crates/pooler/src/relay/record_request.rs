@@ -37,7 +37,7 @@ impl<S: Socket> Backend<S> {
         {
             self.break_off("a query of the pooler's would have ended its client's pipeline");
         }
-        self.requests.push(Entry { owed, change });
+        self.requests.push(Entry { owed, change, query: None });
     }
 
     /// Whether this must not end the current pipeline.

@@ -59,6 +59,7 @@ mod request;
 #[cfg(test)]
 mod tests;
 
+use crate::queries::table::QueryRef;
 use crate::relay::limits;
 use crate::relay::request_queue::copy_in::CopyIn;
 use crate::relay::request_queue::entries::Entries;
@@ -376,6 +377,17 @@ impl RequestQueue {
         query.map(|entry| entry.change = Some(change)).is_some()
     }
 
+    /// What the last message that was sent is counted as.
+    pub(crate) fn count_last(&mut self, query: QueryRef) {
+        self.entries.count_last(query);
+    }
+
+    /// The same for what [`Self::push_plain`] has recorded.
+    #[inline]
+    pub(crate) fn count_plain(&mut self, query: Option<QueryRef>) {
+        self.entries.count_plain(query);
+    }
+
     /// Records a Sync of Hawser's that ends a pipeline which the server skips.
     pub(crate) fn push_sync_after_error(&mut self) {
         self.position = Position::InPipeline;
@@ -414,10 +426,15 @@ impl RequestQueue {
 
 /// What is answered.
 impl RequestQueue {
-    /// The first entry is answered.
+    /// The first entry is answered. Returns what that is counted as.
     #[inline]
-    pub(crate) fn complete(&mut self) {
-        self.entries.complete();
+    pub(crate) fn complete(&mut self) -> Option<QueryRef> {
+        self.entries.complete()?.query
+    }
+
+    /// What an error of the first entry is counted as.
+    pub(crate) fn take_failing(&mut self) -> Option<QueryRef> {
+        self.entries.take_failing()
     }
 
     /// Everything but the end of [`Self::owes_plain`] is answered. `Err`: its entries are completed
@@ -486,25 +503,28 @@ impl RequestQueue {
         self.position = Position::SkippingToSync;
     }
 
-    /// ReadyForQuery has come for the only entry: see [`Self::owes_one_end`].
+    /// ReadyForQuery has come for the only entry: see [`Self::owes_one_end`]. Returns what that is counted
+    /// as.
     #[inline]
-    pub(crate) fn complete_one_end(&mut self) {
+    pub(crate) fn complete_one_end(&mut self) -> Option<QueryRef> {
         debug_assert!(self.owes_one_end());
-        self.entries.complete_end();
+        let query = self.entries.complete_end();
         self.syncs_outstanding -= 1;
         self.copy_ended();
+        query
     }
 
-    /// ReadyForQuery has come for the first entry.
+    /// ReadyForQuery has come for the first entry. Returns what that is counted as.
     #[inline]
-    pub(crate) fn complete_with_ready(&mut self) {
-        self.entries.complete();
+    pub(crate) fn complete_with_ready(&mut self) -> Option<QueryRef> {
+        let query = self.entries.complete().and_then(|entry| entry.query);
         self.syncs_outstanding -= 1;
         self.copy_ended();
         while self.take_copy_input() {} // no copy read them
         if let InDoubt::Syncs { fence_passed, .. } = &mut self.in_doubt {
             *fence_passed = false;
         }
+        query
     }
 }
 

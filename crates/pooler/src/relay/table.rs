@@ -11,6 +11,7 @@ use crate::parts::identity::process_ids::{OwnProcessIds, ProcessIds};
 use crate::parts::listen::Board;
 use crate::parts::listen::listener::{Listener, PoolHub};
 use crate::parts::rules::RuleSet;
+use crate::queries::table::Queries;
 use crate::relay::backend::{Backend, PoolRef};
 use crate::relay::bulk_orders::BulkOrders;
 use crate::relay::client::{Client, ClientSession};
@@ -284,6 +285,8 @@ pub struct Engine<S: Socket> {
     pub(crate) plain_pipelines: u64,
     /// Texts that clients have sent.
     pub(crate) known: KnownTexts,
+    /// What its clients have run.
+    pub(crate) queries: Queries,
     /// Buffers: for reads from servers, for reads from clients, and for output that is not passed
     /// on from those. Taken while in use.
     pub(crate) server_input: Box<[u8]>,
@@ -324,6 +327,7 @@ impl<S: Socket> Engine<S> {
             has_plain_lane: true,
             plain_pipelines: 0,
             known: KnownTexts::default(),
+            queries: Queries::new(hash_key),
             server_input: buffer(),
             late: Vec::new(),
             spare: Spare::for_answers(),

@@ -19,6 +19,7 @@ mod own_names;
 mod pipelines;
 mod planning;
 mod preparing;
+mod queries;
 mod reading;
 mod rebasing;
 mod replay;

@@ -91,6 +91,12 @@ const EXPECTED: &[(Topic, &str, &str)] = &[
     (Topic::State, "ss", "key value"),
     (Topic::Peers, "isii", "peer_id host port pool_size"),
     (
+        Topic::Queries(crate::queries::order::Order::Time),
+        "sssNNNNNNNNNNssss",
+        "digest database user calls errors rows bytes time mean p50 p95 p99 wait last_seen addr \
+         query example",
+    ),
+    (
         Topic::PeerPools,
         "iiiii",
         "peer_id cl_active_cancel_req cl_waiting_cancel_req sv_active_cancel sv_login",

@@ -132,7 +132,7 @@ impl<S: Socket> Backend<S> {
         let Some(names) = client.prepared.statements.as_deref_mut() else { return };
         names.change(|names| names.take(significant(name), self.requests.pipeline()));
         let owed = Request::CloseKnown { answered: false };
-        self.requests.push_unsent(Entry { owed, change: Some(Change::Names) });
+        self.requests.push_unsent(Entry { owed, change: Some(Change::Names), query: None });
     }
 
     /// A Parse or Close is sent under its client's own name, for which this is noted from now on.

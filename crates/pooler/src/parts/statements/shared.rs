@@ -44,6 +44,7 @@ use crate::hash::{IdHasher, Keyed};
 use crate::parts::start_values::basis::Basis;
 use crate::parts::statements::description::Seen;
 use crate::parts::statements::schema_epoch::SchemaEpoch;
+use crate::queries::digest::{Digest, digest};
 use crate::relay::effects;
 use crate::session::commands::{after_comments, begins_with_any, draws_nothing, inserts};
 use crate::session::moments::names_moment;
@@ -192,6 +193,8 @@ pub struct Statement {
     /// Its effects, or the clients that may share it, are not what was assumed when it was made:
     /// its holders make it again before the next use.
     superseded: AtomicBool,
+    /// The digest of its text, once it was asked for.
+    digest: OnceLock<Digest>,
 }
 
 impl Statement {
@@ -199,6 +202,12 @@ impl Statement {
     #[inline]
     pub(crate) fn is_superseded(&self) -> bool {
         self.superseded.load(Ordering::Relaxed)
+    }
+
+    /// The digest of its text.
+    #[inline]
+    pub(crate) fn digest(&self) -> Digest {
+        *self.digest.get_or_init(|| digest(self.text()).0)
     }
 
     /// Whether it is this one.
@@ -713,6 +722,7 @@ impl StatementTable {
             proven: AtomicU64::new(SchemaEpoch::NEVER.to_bits()),
             noted: AtomicBool::new(false),
             superseded: AtomicBool::new(false),
+            digest: OnceLock::new(),
         })
     }
 

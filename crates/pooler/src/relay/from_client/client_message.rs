@@ -16,6 +16,8 @@ use crate::parts::settings::restore;
 use crate::parts::settings::timeouts::without_short_timeout;
 use crate::parts::statements::client_names::Deallocated;
 use crate::parts::statements::shared::Unnamed;
+use crate::queries::table::Queries;
+use crate::queries::tracking::Tracking;
 use crate::relay::backend::Backend;
 use crate::relay::client::Client;
 use crate::relay::effects::{Effect, Effects, Unusual};
@@ -71,6 +73,8 @@ pub(crate) struct ClientMessage<'a, 'b, S: Socket> {
     pub(crate) serial: u32,
     pub(crate) stats: &'a crate::lending::LoopStats,
     pub(crate) known: &'a mut KnownTexts,
+    pub(crate) queries: &'a mut Queries,
+    pub(crate) tracking: Tracking,
     pub(crate) now: Time,
 }
 
@@ -147,6 +151,7 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
         }
         self.backend.ahead.end();
         self.client.times.begin(now);
+        self.backend.counting.begin();
         if self.backend.requests.is_in_pipeline() {
             return Ok(());
         }
@@ -331,14 +336,24 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
             return Ok(());
         }
         match self.header.kind {
-            frontend::QUERY => self.query()?,
-            frontend::PARSE => self.parse()?,
-            frontend::BIND => self.bind()?,
+            frontend::QUERY => {
+                self.query()?;
+                self.count_query();
+            }
+            frontend::PARSE => {
+                self.parse()?;
+                self.count_parse();
+            }
+            frontend::BIND => {
+                self.bind()?;
+                self.count_bind();
+            }
             frontend::DESCRIBE => self.describe()?,
             frontend::CLOSE => self.close()?,
             frontend::EXECUTE => {
                 self.pass();
                 self.backend.request(Request::Execute);
+                self.count_execute();
                 if self.client.pending_session.is_some() {
                     self.after_execute()?;
                 }

@@ -45,6 +45,9 @@ impl<S: Socket> Relay<'_, S> {
             if let Some(client) = &mut self.client {
                 client.serving.failed = true;
             }
+            if !owed.is_injected_query() {
+                self.query_failed();
+            }
         }
         self.backend.requests.copy_failed();
         match owed {

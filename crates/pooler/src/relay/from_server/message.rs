@@ -265,6 +265,9 @@ impl<S: Socket> Relay<'_, S> {
     /// A command has been completed, as this tag says.
     fn completed(&mut self, owed: Request, tag: &[u8]) {
         self.backend.requests.copy_ended();
+        if !owed.is_injected() {
+            self.backend.counting.take_tag(tag);
+        }
         if self.backend.known.side_effects.has_start_values() && changes_start_values(tag) {
             self.backend.known.side_effects.start_values_changed();
         }
@@ -279,7 +282,8 @@ impl<S: Socket> Relay<'_, S> {
             client
                 .confirm(self.backend.requests.front_change(), &mut self.backend.prepared.unnamed);
         }
-        self.backend.requests.complete();
+        let query = self.backend.requests.complete();
+        self.query_ended(query, false);
         if let Request::Parse { statement, .. } | Request::InjectedParse { statement } = owed {
             self.backend.prepared.statements.prove(statement);
         }

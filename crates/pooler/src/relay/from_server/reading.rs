@@ -4,6 +4,7 @@ use std::io::ErrorKind;
 use std::time::Duration;
 
 use crate::ids::{ClientId, Slot};
+use crate::queries::table::Queries;
 use crate::relay::backend::Backend;
 use crate::relay::client::Client;
 use crate::relay::from_server::{LOOKED_AT_BYTES_MAX, Relay, Relayed};
@@ -176,6 +177,8 @@ impl<S: Socket> Engine<S> {
             message_bytes_max: view.settings.max_packet_size,
             own_process,
             has_plain_lane: self.has_plain_lane,
+            queries: &mut self.queries,
+            now,
         };
         let (at, mut ended) = (relay.pass_plain_answer(), Ended::default());
         if at > 0 && relay.end_plain_answer(at, now, &mut ended) {
@@ -359,7 +362,7 @@ impl<S: Socket> Engine<S> {
         };
         // Bytes that the client has not been given come first.
         let kept = backend.from_server.take_kept();
-        let mut relayed = relay_without_client(&mut backend, &kept, now);
+        let mut relayed = relay_without_client(&mut backend, &kept, &mut self.queries, now);
         let mut unread = false;
         while relayed.is_ok() {
             if !self.again.may_read(Token::Backend(place)) {
@@ -369,7 +372,8 @@ impl<S: Socket> Engine<S> {
             let mut buffer = self.take_buffer(backend.from_server.kept().len());
             let read = read_into(&mut backend, &mut buffer);
             if let Read::Bytes(filled) = read {
-                relayed = relay_without_client(&mut backend, &buffer[..filled], now);
+                let read = &buffer[..filled];
+                relayed = relay_without_client(&mut backend, read, &mut self.queries, now);
             }
             self.put_buffer(buffer);
             match read {
@@ -458,6 +462,7 @@ fn read_into<S: Socket>(backend: &mut Backend<S>, buffer: &mut [u8]) -> Read {
 fn relay_without_client<S: Socket>(
     backend: &mut Backend<S>,
     bytes: &[u8],
+    queries: &mut Queries,
     now: Time,
 ) -> Result<(), &'static str> {
     let out = &mut Vec::new();
@@ -469,6 +474,8 @@ fn relay_without_client<S: Socket>(
         message_bytes_max: usize::MAX,
         own_process: 0,
         has_plain_lane: false,
+        queries,
+        now,
     }
     .run(0, now);
     backend.from_server.keep(&bytes[relayed.consumed..]);

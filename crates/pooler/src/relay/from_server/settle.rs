@@ -49,7 +49,8 @@ impl<S: Socket> Relay<'_, S> {
                 false => client.confirm(Some(change), unnamed),
             }
         }
-        self.backend.requests.complete_with_ready();
+        let query = self.backend.requests.complete_with_ready();
+        self.query_ended(query, false);
         // The block that has failed with the client's role is Hawser's.
         let refused = self.backend.session.role_refused().is_some() && !owed.is_injected_query();
         let status = if refused { TransactionStatus::Idle } else { status };

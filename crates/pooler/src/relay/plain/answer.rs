@@ -22,6 +22,8 @@ struct Answer {
     bytes: usize,
     /// The body of the RowDescription that was asked for.
     description: std::ops::Range<usize>,
+    /// The tag of the CommandComplete.
+    tag: std::ops::Range<usize>,
 }
 
 /// The end of the message of this kind at `at`, if it is there, complete, and not too long.
@@ -58,8 +60,9 @@ impl PlainOwed {
         }
         let end = end_of(bytes, at, kind::COMMAND_COMPLETE, most)?;
         // DISCARD ALL and DEALLOCATE ALL change the books.
-        let forgets = bytes[at + HEADER_BYTES..end].starts_with(b"D");
-        (!forgets).then_some(Answer { bytes: end, description })
+        let tag = at + HEADER_BYTES..end;
+        let forgets = bytes[tag.clone()].starts_with(b"D");
+        (!forgets).then_some(Answer { bytes: end, description, tag })
     }
 }
 
@@ -103,7 +106,8 @@ impl<S: Socket> Relay<'_, S> {
         }
         self.backend.requests.copy_ended();
         if owed.binds {
-            self.backend.requests.complete();
+            let query = self.backend.requests.complete();
+            self.query_ended(query, false);
         }
     }
 
@@ -111,8 +115,8 @@ impl<S: Socket> Relay<'_, S> {
     /// Returns whether they are; if not, nothing has changed.
     #[inline]
     pub(crate) fn end_plain_answer(&mut self, at: usize, now: Time, ended: &mut Ended) -> bool {
-        matches!(&self.bytes[at..], [kind::READY_FOR_QUERY, 0, 0, 0, 5, status]
-            if self.ready_as_usual(&[*status], now, ended))
+        let [kind::READY_FOR_QUERY, 0, 0, 0, 5, status] = &self.bytes[at..] else { return false };
+        self.ready_as_usual(&[*status], now, ended)
     }
 
     /// Processes the answer at the start of what was read, if it is a plain pipeline's and complete
@@ -122,6 +126,8 @@ impl<S: Socket> Relay<'_, S> {
         let Some(owed) = self.owed_for_plain() else { return 0 };
         let Some(answer) = owed.read(self.bytes, self.message_bytes_max) else { return 0 };
         self.backend.prepared.replay.forget();
+        self.backend.counting.take_tag(&self.bytes[answer.tag]);
+        self.backend.counting.take_bytes(answer.bytes);
         let description = &self.bytes[answer.description];
         match self.backend.requests.complete_plain() {
             Ok(Some(Change::Describes(seen))) => {

@@ -14,6 +14,7 @@
 use std::collections::VecDeque;
 use std::fmt;
 
+use crate::queries::table::QueryRef;
 use crate::relay::request_queue::change::Change;
 use crate::relay::request_queue::entry::{Describes, Entry, PlainOwed, PlainPipeline};
 use crate::relay::request_queue::request::Request;
@@ -44,6 +45,8 @@ impl First {
 #[derive(Default)]
 pub(super) struct Entries {
     first: First,
+    /// What is counted when `first` is answered to its end.
+    query: Option<QueryRef>,
     rest: VecDeque<Entry>,
 }
 
@@ -286,9 +289,9 @@ impl Entries {
     pub(super) fn complete(&mut self) -> Option<Entry> {
         match self.first {
             First::None => self.rest.pop_front(),
-            First::End(end) => {
+            First::End(owed) => {
                 self.first = First::None;
-                Some(end.into())
+                Some(Entry { owed, change: None, query: self.query.take() })
             }
             First::Whole(_) => self.apart().pop_front(),
         }
@@ -305,10 +308,13 @@ impl Entries {
 
     /// The only message is answered: see [`Self::are_one_end`].
     #[inline]
-    pub(super) fn complete_end(&mut self) {
+    pub(super) fn complete_end(&mut self) -> Option<QueryRef> {
         match self.first {
-            First::None => drop(self.rest.pop_front()),
-            First::Whole(_) | First::End(_) => self.first = First::None,
+            First::None => self.rest.pop_front()?.query,
+            First::Whole(_) | First::End(_) => {
+                self.first = First::None;
+                self.query.take()
+            }
         }
     }
 
@@ -324,9 +330,42 @@ impl Entries {
         let mut change = std::mem::take(&mut self.first).into_change();
         for &owed in owed[..count].iter().rev() {
             let change = if owed == Request::DescribePortal { change.take() } else { None };
-            self.rest.push_front(Entry { owed, change });
+            let query = self.query.take(); // of the last, which ends with ReadyForQuery
+            self.rest.push_front(Entry { owed, change, query });
         }
         &mut self.rest
+    }
+
+    /// The first message is counted as this, when it is answered to its end.
+    #[inline]
+    pub(super) fn count_plain(&mut self, query: Option<QueryRef>) {
+        self.query = query;
+    }
+
+    /// The last message is counted as this, when it is answered.
+    pub(super) fn count_last(&mut self, query: QueryRef) {
+        if let Some(last) = self.rest.back_mut().filter(|last| last.query.is_none())
+            && matches!(last.owed, Request::Query | Request::Execute)
+        {
+            last.query = Some(query);
+        }
+    }
+
+    /// What an error at the first message is counted as: the query that it is part of, which is
+    /// counted no more.
+    pub(super) fn take_failing(&mut self) -> Option<QueryRef> {
+        if !matches!(self.first, First::None) {
+            return self.query.take();
+        }
+        for entry in &mut self.rest {
+            if entry.query.is_some() {
+                return entry.query.take();
+            }
+            if entry.owed.ends_with_ready() {
+                break;
+            }
+        }
+        None
     }
 }
 

@@ -1,5 +1,6 @@
 //! What stands in the queue: a request, or a plain pipeline of several.
 
+use crate::queries::table::QueryRef;
 use crate::relay::request_queue::change::Change;
 use crate::relay::request_queue::request::Request;
 
@@ -10,12 +11,14 @@ pub(crate) struct Entry {
     pub(crate) owed: Request,
     /// The change that the answer confirms, and that is dropped without one.
     pub(crate) change: Option<Change>,
+    /// What is counted when it is answered.
+    pub(crate) query: Option<QueryRef>,
 }
 
 impl From<Request> for Entry {
     #[inline]
     fn from(owed: Request) -> Self {
-        Self { owed, change: None }
+        Self { owed, change: None, query: None }
     }
 }
 

@@ -104,10 +104,10 @@ fn seen(queue: &RequestQueue) -> String {
 /// Does the same to both, if that is allowed.
 fn do_to(queue: &mut RequestQueue, what: usize) {
     match (what, queue.front()) {
-        (0, Some(front)) if !front.ends_with_ready() => queue.complete(),
+        (0, Some(front)) if !front.ends_with_ready() => drop(queue.complete()),
         (1, Some(Request::Sync | Request::Query)) => match queue.owes_one_end() {
-            true => queue.complete_one_end(),
-            false => queue.complete_with_ready(),
+            true => drop(queue.complete_one_end()),
+            false => drop(queue.complete_with_ready()),
         },
         (2, Some(front)) if !front.ends_with_ready() => {
             while queue.take_ignored().is_some() {}
@@ -161,7 +161,7 @@ fn a_pipeline_that_is_one_entry_is_the_same_as_its_messages() {
         first.iter().for_each(|owed| apart.push((*owed).into()));
         if !is_query {
             if describes {
-                apart.push(Entry { owed: Request::DescribePortal, change: carries });
+                apart.push(Entry { owed: Request::DescribePortal, change: carries, query: None });
             }
             apart.push(Request::Execute.into());
             apart.push(Request::Sync.into());
@@ -222,7 +222,7 @@ fn a_sync_of_ours_after_an_error_becomes_the_clients() {
 
 fn parsing(serial: u32) -> Entry {
     let owed = Request::Parse { serial, statement: 0 };
-    Entry { owed, change: Some(Change::Unnamed) }
+    Entry { owed, change: Some(Change::Unnamed), query: None }
 }
 
 #[test]
@@ -246,7 +246,7 @@ fn what_is_ignored_gives_its_change_back_and_what_follows_the_sync_keeps_it() {
 
 #[test]
 fn an_answer_of_ours_is_given_when_nothing_precedes_it() {
-    let named = || Entry { owed: Request::ParseKnown, change: Some(Change::Names) };
+    let named = || Entry { owed: Request::ParseKnown, change: Some(Change::Names), query: None };
     let mut queue = queue(&[BIND]);
     queue.push(named());
     queue.push_copy_input(false);

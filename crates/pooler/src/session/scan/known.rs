@@ -4,10 +4,16 @@
 //!           stays. The text itself is kept, and only an equal text, byte by byte, is found. If a
 //!           text has a number or a string, which will differ the next time, only the part before
 //!           that is kept, and the scan continues after it.
-//! # Invariant  the answer is [`super::is_plain`]'s, whatever was asked before; a test compares them.
+//!           The digest is kept beside it, for a start with the last rest after it whose digest was
+//!           asked for, without its constants.
+//! # Invariant  the answer is [`super::is_plain`]'s, or [`digest`]'s, whatever was asked before; tests
+//!           compare them.
 //! # Limits  [`PLACES`] texts of up to [`KEPT_BYTES_MAX`] each.
 
+use memchr::memchr;
+
 use super::plain::{Start, look};
+use crate::queries::digest::{Digest, digest};
 
 /// The most texts that are kept.
 const PLACES: usize = 256;
@@ -23,6 +29,10 @@ struct KnownText {
     text: Vec<u8>,
     /// `text` is the whole text. Otherwise it ends between two words, within a statement.
     whole: bool,
+    /// The digest, if it was asked for.
+    digest: Option<Digest>,
+    /// What follows `text` in a text with this digest, without its constants: see [`without_constants`].
+    rest: Vec<u8>,
 }
 
 /// Texts that are known to be plain: see [`super::is_plain`].
@@ -51,6 +61,23 @@ impl KnownTexts {
         self.read(text, own)
     }
 
+    /// The digest of a text: see [`digest`].
+    #[inline]
+    pub fn digest(&mut self, text: &[u8]) -> Digest {
+        if let Some(kept) = self.places.get_mut(place_of(text))
+            && kept.whole
+            && kept.text == text
+        {
+            return *kept.digest.get_or_insert_with(|| digest(text).0);
+        }
+        let start = text.first_chunk::<START_BYTES>();
+        let kept = start.and_then(|start| self.places.get_mut(place_of(start)));
+        match kept.filter(|kept| !kept.whole && !kept.text.is_empty()) {
+            Some(kept) if text.starts_with(&kept.text) => kept.digest_after(text),
+            _ => digest(text).0,
+        }
+    }
+
     #[cold]
     fn read(&mut self, text: &[u8], own: usize) -> bool {
         let seen = look(text, Start::Text);
@@ -66,11 +93,76 @@ impl KnownTexts {
                 let place = &mut self.places[place];
                 place.text.clear();
                 place.text.extend_from_slice(kept);
-                place.whole = whole;
+                (place.whole, place.digest) = (whole, None);
             }
         }
         seen.plain
     }
+}
+
+impl KnownText {
+    /// The digest of a text that starts with this one.
+    #[inline]
+    fn digest_after(&mut self, text: &[u8]) -> Digest {
+        let rest = &text[self.text.len()..];
+        if let Some(digest) = self.digest {
+            let mut same = self.rest.iter();
+            if without_constants(rest, |byte| same.next() == Some(&byte)) && same.next().is_none() {
+                return digest;
+            }
+        }
+        let (digest, _) = digest(text);
+        self.rest.clear();
+        let known = rest.len() <= KEPT_BYTES_MAX
+            && without_constants(rest, |byte| {
+                self.rest.push(byte);
+                true
+            });
+        self.digest = known.then_some(digest);
+        digest
+    }
+}
+
+/// Passes on the bytes of a text's rest, but of each run of digits that is no part of a word only the first
+/// as `0`, and nothing between the quotes of a string. Returns whether all were passed on, and taken: not
+/// those of texts that have more than one reading.
+#[inline]
+fn without_constants(rest: &[u8], mut take: impl FnMut(u8) -> bool) -> bool {
+    let (mut i, mut in_word) = (0, false);
+    while let Some(&byte) = rest.get(i) {
+        let doubled = rest.get(i + 1);
+        let mut taken = byte;
+        i += 1;
+        match byte {
+            b'0'..=b'9' if !in_word => {
+                i += rest[i..].iter().take_while(|byte| byte.is_ascii_digit()).count();
+                taken = b'0';
+            }
+            b'\'' if !in_word => match memchr(b'\'', &rest[i..]) {
+                Some(length) => i += length + 1,
+                None => return false,
+            },
+            b'"' => match memchr(b'"', &rest[i..]) {
+                Some(length) => {
+                    if !rest[i..=i + length].iter().all(|byte| take(*byte)) {
+                        return false;
+                    }
+                    i += length + 1;
+                }
+                None => return false,
+            },
+            b'-' if doubled == Some(&b'-') => return false,
+            b'/' if doubled == Some(&b'*') => return false,
+            b'$' if in_word || !doubled.is_some_and(u8::is_ascii_digit) => return false,
+            b'\'' | b'\\' | 0x80.. => return false,
+            _ => {}
+        }
+        in_word = byte.is_ascii_alphabetic() || byte == b'_' || (in_word && byte.is_ascii_digit());
+        if !take(taken) {
+            return false;
+        }
+    }
+    true
 }
 
 /// The place of a text, by its length, its start, its middle and its end.
@@ -159,7 +251,15 @@ mod tests {
             "INSERT INTO some_table (a, b) VALUES (",
             "",
         ];
-        const PIECES: [&str; 30] = [
+        const PIECES: [&str; 38] = [
+            "e'",
+            "\u{e9}",
+            "$$",
+            "a1",
+            "12",
+            "1.5e-3",
+            "'12'",
+            "in (1, 2)",
             "1",
             "2",
             "'x'",
@@ -199,12 +299,17 @@ mod tests {
             usize::try_from(state % below as u64).unwrap()
         };
         let (mut texts, mut plain) = (KnownTexts::default(), 0);
-        for _ in 0..200_000 {
+        for turn in 0..200_000 {
             let mut text = String::from(STARTS[random(STARTS.len())]);
             for _ in 0..random(5) {
                 text.push_str(PIECES[random(PIECES.len())]);
             }
             plain += usize::from(known(&mut texts, &text));
+            if turn % 8 == 0 {
+                // Asked for twice: what is kept gives the same.
+                let digests = [(); 2].map(|()| texts.digest(text.as_bytes()));
+                assert_eq!(digests, [digest(text.as_bytes()).0; 2], "{text}");
+            }
         }
         assert!(plain > 50_000, "{plain} texts of the 200,000 are plain: the test says little");
     }

@@ -1,0 +1,97 @@
+//! The statements that have taken the most time: in `/metrics` and on `/`.
+//!
+//! # Limits  [`SHOWN_MAX`] statements: a series for each would be more than a Prometheus wants. Their
+//!           counters end when others have taken more time.
+
+use std::fmt::{self, Write};
+
+use prometheus_client::encoding::DescriptorEncoder;
+use prometheus_client::registry::Unit;
+
+use super::collect::{counts, gauges};
+use super::page::escape;
+use crate::queries::Queries;
+use crate::units;
+
+/// Statements that are shown.
+pub(super) const SHOWN_MAX: usize = 20;
+/// Bytes of a text in a label.
+const LABEL_BYTES_MAX: usize = 120;
+const MICROSECONDS: f64 = 1e6;
+
+/// The families of `/metrics`, of statements sorted by their time.
+pub(super) fn encode(encoder: &mut DescriptorEncoder<'_>, queries: &Queries) -> fmt::Result {
+    let shown: Vec<_> = queries.all.iter().take(SHOWN_MAX).collect();
+    let digests: Vec<String> = shown.iter().map(|query| query.row.digest.to_string()).collect();
+    let rows = || {
+        shown.iter().zip(&digests).map(|(query, digest)| {
+            let row = &query.row;
+            let text = &row.text[..row.text.floor_char_boundary(LABEL_BYTES_MAX)];
+            let labels = [
+                ("digest", digest.as_str()),
+                ("database", &*row.database),
+                ("user", &*row.user),
+                ("query", text),
+            ];
+            (labels, query)
+        })
+    };
+    let help = "Executions of the statements that have taken the most time (SHOW QUERIES)";
+    counts(encoder, "query_calls", help, None, rows().map(|(of, q)| (of, q.row.counts.calls)))?;
+    let help = "Executions of these that have ended with an error";
+    counts(encoder, "query_errors", help, None, rows().map(|(of, q)| (of, q.row.counts.errors)))?;
+    let help = "Rows that these have returned or changed";
+    counts(encoder, "query_rows", help, None, rows().map(|(of, q)| (of, q.row.counts.rows)))?;
+    let seconds = Some(&Unit::Seconds);
+    let in_seconds = |micros: u64| micros as f64 / MICROSECONDS;
+    let help = "Time that these have taken at the server";
+    let times = rows().map(|(of, q)| (of, in_seconds(q.row.counts.time_us)));
+    counts(encoder, "query_time", help, seconds, times)?;
+    let help = "Time for which clients have waited for a server connection before these";
+    let waits = rows().map(|(of, q)| (of, in_seconds(q.row.counts.wait_us)));
+    counts(encoder, "query_wait_time", help, seconds, waits)?;
+    let help = "The time that 99 of 100 executions of these do not exceed";
+    let times = rows().map(|(of, q)| (of, in_seconds(q.row.counts.times.per_mille(990))));
+    gauges(encoder, "query_p99", help, seconds, times)?;
+    let help = "Executions of statements that were forgotten: more than an event loop counts apart";
+    counts(encoder, "other_query_calls", help, None, [([], queries.other.calls)])?;
+    let help = "Statements that were forgotten";
+    counts(encoder, "forgotten_queries", help, None, [([], queries.forgotten)])
+}
+
+const COLUMNS: [&str; 9] =
+    ["query", "database", "user", "calls", "errors", "time", "mean", "99%", "waited"];
+
+/// The table of `/`.
+pub(super) fn table(html: &mut String, queries: &Queries) -> fmt::Result {
+    if queries.all.is_empty() {
+        return Ok(());
+    }
+    html.push_str("<h2>Queries that have taken the most time</h2>\n<table><tr>");
+    for column in COLUMNS {
+        write!(html, "<th>{column}")?;
+    }
+    html.push_str("</tr>\n");
+    for query in queries.all.iter().take(SHOWN_MAX) {
+        let row = &query.row;
+        let text = &row.text[..row.text.floor_char_boundary(LABEL_BYTES_MAX)];
+        let cells = [
+            escape(text),
+            escape(&row.database),
+            escape(&row.user),
+            units::grouped(row.counts.calls),
+            units::grouped(row.counts.errors),
+            units::time(row.counts.time_us),
+            units::time(query.mean_us()),
+            units::time(row.counts.times.per_mille(990)),
+            units::time(row.counts.wait_us),
+        ];
+        html.push_str("<tr>");
+        for (column, cell) in COLUMNS.iter().zip(cells) {
+            write!(html, "<td data-of=\"{column}\">{cell}")?;
+        }
+        html.push_str("</tr>\n");
+    }
+    html.push_str("</table>\n<p class=\"dim\">Since the start; all of them: SHOW QUERIES</p>\n");
+    Ok(())
+}
