@@ -59,6 +59,10 @@ static Before *befores = NULL;
 static int	before_count = 0;
 static int	before_room = 0;
 
+/* The role's rows of pg_db_role_setting, in this database and in all: who wrote those that are in force. */
+#define SETTING_ROWS 2
+static TransactionId writers[SETTING_ROWS];
+
 typedef struct Role
 {
 	Oid			id;
@@ -217,30 +221,52 @@ remember_row(Relation settings, HeapTuple row)
 	}
 }
 
+/* Takes the settings of a role, unless they are the very rows of before. */
 static void
-take_settings(Oid role)
+take_settings(Oid role, bool changed)
 {
-	static const GucSource sources[] = {PGC_S_DATABASE_USER, PGC_S_USER};
+	static const GucSource sources[SETTING_ROWS] = {PGC_S_DATABASE_USER, PGC_S_USER};
 	Relation	settings = table_open(DbRoleSettingRelationId, AccessShareLock);
 	Snapshot	snapshot = RegisterSnapshot(GetCatalogSnapshot(DbRoleSettingRelationId));
+	HeapTuple	rows[SETTING_ROWS] = {NULL};
 
-	for (int i = 0; i < lengthof(sources); i++)
+	for (int i = 0; i < SETTING_ROWS; i++)
 	{
 		Oid			database = sources[i] == PGC_S_DATABASE_USER ? MyDatabaseId : InvalidOid;
 		ScanKeyData keys[2];
 		SysScanDesc scan;
 		HeapTuple	row;
+		TransactionId writer = InvalidTransactionId;
 
 		ScanKeyInit(&keys[0], Anum_pg_db_role_setting_setdatabase, BTEqualStrategyNumber,
 					F_OIDEQ, ObjectIdGetDatum(database));
 		ScanKeyInit(&keys[1], Anum_pg_db_role_setting_setrole, BTEqualStrategyNumber,
 					F_OIDEQ, ObjectIdGetDatum(role));
 		scan = systable_beginscan(settings, DbRoleSettingDatidRolidIndexId, true, snapshot, 2, keys);
-		while (HeapTupleIsValid(row = systable_getnext(scan)))
-			remember_row(settings, row);
+		row = systable_getnext(scan);	/* the index is unique */
+		if (HeapTupleIsValid(row))
+		{
+			rows[i] = heap_copytuple(row);
+			writer = HeapTupleHeaderGetRawXmin(row->t_data);
+		}
 		systable_endscan(scan);
-		ApplySetting(snapshot, database, role, settings, sources[i]);
+		changed |= writer != writers[i];
+		writers[i] = writer;
 	}
+	if (changed)
+	{
+		forget_settings();
+		traces.settings = true;
+		for (int i = 0; i < SETTING_ROWS; i++)
+			if (rows[i] != NULL)
+				remember_row(settings, rows[i]);
+		for (int i = 0; i < SETTING_ROWS; i++)
+			ApplySetting(snapshot, sources[i] == PGC_S_DATABASE_USER ? MyDatabaseId : InvalidOid, role,
+						 settings, sources[i]);
+	}
+	for (int i = 0; i < SETTING_ROWS; i++)
+		if (rows[i] != NULL)
+			heap_freetuple(rows[i]);
 	UnregisterSnapshot(snapshot);
 	table_close(settings, AccessShareLock);
 }
@@ -297,6 +323,6 @@ identity_take(const char *name)
 		(changed && (GetOuterUserId() != role.id || GetUserId() != role.id)))
 		elog(ERROR, "hawser: the session's user is not the one that was set");
 	/* the settings of the role that logged in are those that all begin with */
-	if (changed && role.id != login)
-		take_settings(role.id);
+	if (role.id != login)
+		take_settings(role.id, changed);
 }

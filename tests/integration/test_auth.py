@@ -701,6 +701,28 @@ def test_who_may_not_connect_to_the_database_any_more_is_let_in_no_more(env):
 
 
 @pooler_only
+def test_a_database_that_accepts_no_connections_any_more_lets_no_new_client_in(env):
+    server = env.server("postgres")
+    with env.pooler_with(pool_size=1) as target:
+        def refusal():
+            try:
+                with target.connect(user="app_trust", database="other") as client:
+                    client.execute("select 1")
+            except ServerError as error:
+                return error.sqlstate
+        equal(refusal(), None)
+        server.execute("alter database other allow_connections false")
+        try:
+            suite_until(lambda: refusal() == "55000", "that it is refused")
+            began = time.monotonic()
+            equal(refusal(), "55000")
+            assert time.monotonic() - began < 5, "it waited for what does not come by waiting"
+        finally:
+            server.execute("alter database other allow_connections true")
+        suite_until(lambda: refusal() is None, "that it is let in again")
+
+
+@pooler_only
 def test_auth_query_takes_valid_until_as_it_comes_and_goes(env):
     server = env.server()
     server.execute("drop role if exists app_until; create role app_until login password 'until'")

@@ -289,6 +289,46 @@ def test_what_is_called_without_a_function_of_ones_own_is_known(env):
         equal([error["C"] for error in other.attempt("insert into child default values").errors], ["55000"])
 
 
+UNSHOWN = """
+drop table if exists texts;
+create table texts (t text);
+insert into texts values ('set app.unshown = ''of another''');
+create or replace function of_texts() returns void language plpgsql as $$
+declare r record; begin for r in select t from texts loop execute r.t; end loop; end $$;
+"""
+
+
+def test_what_is_executed_without_being_shown_is_nobody_elses(env):
+    """A text of several strings, or from a table: its setting stayed for the next client."""
+    with env.connect() as maker:
+        maker.execute(UNSHOWN)
+    show = "select current_setting('app.unshown', true)"
+    with pooler_of(env) as target:
+        for text, values in (
+            ("select anything(reverse($$'rehtona fo' = nwohsnu.ppa tes$$))", ()),
+            ("select anything('se' || 't app.unshown = ''of another''')", ()),
+            ("select anything(t) from texts", ()),
+            ("select of_texts()", ()),
+            ("select anything(reverse($1))", ("'rehtona fo' = nwohsnu.ppa tes",)),
+            ("select anything(x) from unnest($1::text[]) x", ("{set app.unshown = of}",)),
+            ("prepare p as select anything(reverse($1)); execute p($$'rehtona fo' = nwohsnu.ppa tes$$); deallocate p", ()),
+        ):
+            with target.connect() as client:
+                if values:
+                    client.extended(text, values)
+                else:
+                    client.execute(text)
+                equal(others(target, show), [None, None], text)
+        # What the call shows costs no server connection, and moves.
+        with target.connect() as client:
+            pid = client.value("select pg_backend_pid()")
+            client.execute("select anything('update texts set t = t')")
+            client.extended("select anything($1)", ("update texts set t = t",))
+            equal(client.value("select pg_backend_pid()"), pid)
+            client.execute("select anything('set app.who = ''ann''')")
+            equal(always(target, client, WHO), "ann")
+
+
 def test_what_is_created_is_known_where_all_places_are_taken(env):
     with env.connect() as maker:
         maker.execute("drop function if exists later(text)")

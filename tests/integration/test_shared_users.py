@@ -278,6 +278,25 @@ def test_what_alter_role_sets_past_the_pooler_new_sessions_of_its_user_have(env)
 
 
 @pooler_only
+@limit(60)
+def test_a_roles_setting_that_came_and_went_between_two_logins_no_new_session_has(env):
+    """The server connection that was its user's meanwhile kept it for all later sessions of that user."""
+    with sharing(env, pool_size=2, idle_transaction_reserve=0) as target, env.cluster.superuser("shared") as owner:
+        bob, before, second = (connect(env, target, user) for user in ("bob", "dan", "dan"))
+        before.execute("begin")
+        bob.execute("select 1")
+        owner.execute("alter role dan set work_mem = '33MB'")
+        try:
+            equal(second.value("show work_mem"), "33MB")
+        finally:
+            owner.execute("alter role dan reset work_mem")
+        before.execute("commit")
+        with connect(env, target, "dan") as after, connect(env, target, "dan") as another:
+            after.execute("begin")
+            equal([client.value("show work_mem") for client in (after, another)], ["4MB", "4MB"])
+
+
+@pooler_only
 @limit(120)
 def test_a_custom_name_of_a_roles_settings_has_its_value_again_after_a_reset(env):
     with sharing(env, pool_size=1) as target:

@@ -5,7 +5,7 @@ Few backends, so that a backend is used by several clients; enough of them that 
 
 import time
 
-from harness.suite import equal, on_every_backend
+from harness.suite import equal, on_every_backend, pooler_only
 
 SETTINGS = {"pool_size": 4}
 
@@ -149,6 +149,24 @@ def test_role_and_database_defaults_reach_new_clients(env):
         equal(after.value("show work_mem"), "13MB")
     finally:
         server.execute("alter role app in database app reset work_mem")
+
+
+@pooler_only
+def test_a_default_that_came_and_went_between_two_logins_reaches_no_new_client(env):
+    """A server connection that was opened meanwhile began with it, and what the pooler asked at the second login said that nothing
+    had changed since the first."""
+    server = env.server()
+    with env.pooler_with(pool_size=2, idle_transaction_reserve=0) as target:
+        busy, other = env.connect(target), env.connect(target)
+        busy.execute("begin")
+        server.execute("alter role app in database app set work_mem to '13MB'")
+        try:
+            equal(other.value("show work_mem"), "13MB")
+            time.sleep(0.3)  # it asks what has been set when it has opened a server connection
+        finally:
+            server.execute("alter role app in database app reset work_mem")
+        time.sleep(0.1)  # it looks for such changes every 50 ms
+        equal(env.connect(target).value("show work_mem"), "4MB")
 
 
 def test_older_clients_keep_the_reported_settings_with_which_they_began(env):

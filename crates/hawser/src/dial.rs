@@ -331,7 +331,7 @@ impl DialError {
             Self::Refused { error, .. } => {
                 matches!(
                     &error.code.0,
-                    [b'2', b'8', ..] | b"3D000" | b"42501" | b"42704" | b"22023"
+                    [b'2', b'8', ..] | b"3D000" | b"42501" | b"42704" | b"22023" | b"55000"
                 )
             }
             Self::Authentication { .. } | Self::NotHandedOver { .. } => true,

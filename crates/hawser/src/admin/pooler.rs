@@ -58,6 +58,8 @@ pub struct PoolEntry {
     pub unsaid: Option<String>,
     /// Its server was found to be another pooler.
     pub is_before_pooler: bool,
+    /// Server connections on which Hawser asks for it.
+    pub asking: u32,
 }
 
 impl PoolEntry {

@@ -473,6 +473,7 @@ impl Pooler for Running {
                     replication: entry.route.load().login.replication,
                     unsaid: entry.unsaid(),
                     is_before_pooler: entry.is_before_pooler(),
+                    asking: self.service.lines.open_count(&entry.route.load()),
                 }
             })
             .collect()

@@ -243,6 +243,7 @@ impl Pooler for Fake {
             replication: Replication::None,
             unsaid: None,
             is_before_pooler: true,
+            asking: 1,
         }]
     }
     fn open(&self, pool: &Pool, _: LoopId) {

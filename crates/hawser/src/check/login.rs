@@ -144,7 +144,7 @@ impl Places {
         let (all, kept) = (self.all, self.kept);
         let text = format!(
             "server {server} has max_connections = {all}, of which {kept} are reserved, and the pools of \
-             one user each may open {pools}"
+             one user each may open {pools}, Hawser's own questions included"
         );
         Some(if pools > all - kept {
             let advice = "set max_server_connections_per_server, or smaller pools";
@@ -159,16 +159,20 @@ impl Places {
         let (name, pools) = (&database.name, largest(database));
         let text = format!(
             "database \"{name}\": role \"{user}\" may have {limit} connections (CONNECTION LIMIT), and \
-             its pool may open {pools}, reserves included"
+             its pool may open {pools}, reserves and Hawser's own questions included"
         );
         Some((Grade::Warning, text))
     }
 }
 
+/// Asks for each pool whether functions and start values have changed: docs/decisions/0018.
+const QUESTIONS: u32 = 1;
+
 /// What one user's pool may open.
 fn largest(database: &DatabaseConfig) -> i64 {
     let idle = database.idle_transaction_reserve.unwrap_or(database.pool_size);
-    let parts = [database.pool_size, database.reserve_pool_size, idle, database.lock_wait_reserve];
-    let sum = parts.into_iter().map(i64::from).sum();
+    let reserves = [database.reserve_pool_size, idle, database.lock_wait_reserve];
+    let parts = reserves.into_iter().chain([database.pool_size, QUESTIONS]);
+    let sum = parts.map(i64::from).sum();
     database.max_db_connections.get().map_or(sum, |most| sum.min(most.into()))
 }

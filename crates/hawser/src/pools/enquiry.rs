@@ -16,12 +16,16 @@
 //! role show that its sessions would start with other values; the next backend reports which. Every
 //! user may change the settings of the own role: if that counted for others, anyone could make all
 //! server connections be replaced at any time. The fingerprint includes the role itself, which may
-//! have been made again, and whether it may still log in and connect to the database.
+//! have been made again, and whether it may still log in and connect to the database, and whether
+//! that still accepts connections.
 //!
 //! # Limits
 //! Clients that come [`SETTINGS_PERIOD`] after a change that bypasses Hawser see it; over a link,
-//! where no login waits a round trip for the answer, those after them. Settings in postgresql.conf
-//! are re-read by the server's own backends, which report them.
+//! where no login waits a round trip for the answer, those after them. A change that is taken back
+//! before the next login is seen by the question after each opening of a server connection. Where it
+//! is taken back within the milliseconds up to that, or the server has no connection left for the
+//! question, the connection keeps it. Settings in postgresql.conf are re-read by the server's own
+//! backends, which report them.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
@@ -68,7 +72,7 @@ const UNHINDERED: &str = "SET LOCAL statement_timeout = 0; SET LOCAL work_mem = 
      WHERE j.jit IS NULL; ";
 
 /// $1 and $2 are the roles. NULL if there is none.
-const FINGERPRINT: &str = "SELECT pg_catalog.string_agg(pg_catalog.concat(r.oid, r.rolcanlogin, \
+const FINGERPRINT: &str = "SELECT pg_catalog.string_agg(pg_catalog.concat(r.oid, r.rolcanlogin, d.datallowconn, \
      pg_catalog.has_database_privilege(r.oid, d.oid, 'CONNECT'), (\
      SELECT pg_catalog.md5(pg_catalog.string_agg(s::pg_catalog.text, ',' ORDER BY s::pg_catalog.text)) \
      FROM pg_catalog.pg_db_role_setting s \
@@ -365,7 +369,7 @@ impl Enquiries {
         let (asking, asked, about, role) =
             (self.clone(), entry.clone(), seen.clone(), role.to_owned());
         // It continues if this login stops waiting: its answer ends the server's silence.
-        let question = tokio::spawn(async move { asking.look(&asked, &about, &role).await });
+        let question = tokio::spawn(async move { asking.look(&asked, &about, &role, None).await });
         // Without an answer in time the login continues with the known values.
         if waiting == Waiting::Awaited && timeout(SETTINGS_WAIT, question).await.is_err() {
             seen.note_silence();
@@ -381,10 +385,32 @@ impl Enquiries {
         }
     }
 
-    /// Asks for the fingerprint of a role's start values, and begins a new epoch if it is another.
-    async fn look(&self, entry: &PoolEntry, seen: &Seen, role: &str) {
+    /// A server connection of a pool has just been opened: asks whether it began with other values than those
+    /// known. At the next login it would be too late, where they have been taken back by then.
+    pub fn notice_values_of_opened(self: &Arc<Self>, pool: PoolId) {
+        let Some(entry) = self.pools.by_id(pool) else { return };
+        if entry.key.replication.is_some() {
+            return;
+        }
+        let (asking, opened) = (self.clone(), Instant::now());
+        tokio::spawn(async move {
+            // In a pool that users share, each takes the settings of its own role at each hand-over.
+            let role = entry.route.load().login.user.clone();
+            let seen = entry.seen.role(&role);
+            seen.begin_unawaited();
+            asking.look(&entry, &seen, &role, Some(opened)).await;
+        });
+    }
+
+    /// Asks for the fingerprint of a role's start values, and begins a new epoch if it is another. Does not ask
+    /// if it has been asked for `since` a moment.
+    async fn look(&self, entry: &PoolEntry, seen: &Seen, role: &str, since: Option<Instant>) {
         let route = entry.route.load_full();
         let mut fingerprint = seen.fingerprint.lock().await;
+        let asked = Instant::now();
+        if since.is_some_and(|since| fingerprint.as_ref().is_some_and(|(last, _)| *last >= since)) {
+            return seen.end(true);
+        }
         // It can wait for another time: no pool gives up a place for it.
         let none = Duration::ZERO;
         let roles = [role.as_bytes(), route.login.user.as_bytes()];
@@ -399,8 +425,8 @@ impl Enquiries {
                 return;
             }
         };
-        let before = fingerprint.replace(answer.clone());
-        if before.is_some_and(|before| before != answer) {
+        let before = fingerprint.replace((asked, answer.clone()));
+        if before.is_some_and(|(_, before)| before != answer) {
             tracing::info!(
                 database = entry.key.database,
                 user = role,

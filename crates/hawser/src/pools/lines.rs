@@ -35,15 +35,31 @@ struct LineKey {
 #[derive(Default)]
 pub struct Lines(Mutex<HashMap<LineKey, Arc<AsyncMutex<Line>>>>);
 
-impl Lines {
-    /// The line for this route.
-    pub(super) fn line(&self, route: &Route) -> Arc<AsyncMutex<Line>> {
-        let key = LineKey {
+impl LineKey {
+    fn of(route: &Route) -> Self {
+        Self {
             servers: route.target.servers.clone(),
             database: route.login.database.clone(),
             user: route.login.user.clone(),
             looks_up: route.login.parameters.iter().any(|asked| *asked.name == *b"search_path"),
-        };
+        }
+    }
+}
+
+impl Lines {
+    /// How many connections are open for this route: one at most.
+    pub fn open_count(&self, route: &Route) -> u32 {
+        let lines = locked(&self.0);
+        let line = lines.get(&LineKey::of(route));
+        // A line in use cannot be locked.
+        let is_open =
+            line.is_some_and(|line| line.try_lock().map_or(true, |line| line.open.is_some()));
+        is_open.into()
+    }
+
+    /// The line for this route.
+    pub(super) fn line(&self, route: &Route) -> Arc<AsyncMutex<Line>> {
+        let key = LineKey::of(route);
         let new = || {
             Arc::new(AsyncMutex::new(Line { open: None, used: Instant::now(), unanswered: None }))
         };

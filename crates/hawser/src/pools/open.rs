@@ -337,6 +337,7 @@ impl Openings {
             after_connect_query(&mut session, &entry.key.database, within, ran.ok())?;
         }
         self.look_for_other_pooler(entry, route, &mut session).await?;
+        self.enquiries.notice_values_of_opened(entry.pool.id);
         Ok(session)
     }
 

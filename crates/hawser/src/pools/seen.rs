@@ -48,8 +48,8 @@ impl SeenOf {
 #[derive(Default, Debug)]
 pub struct Seen {
     asking: Mutex<Asking>,
-    /// The last answer.
-    pub fingerprint: AsyncMutex<Option<Vec<u8>>>,
+    /// The last answer, and when it was asked for.
+    pub fingerprint: AsyncMutex<Option<(Instant, Vec<u8>)>>,
 }
 
 #[derive(Default, Debug)]
@@ -84,6 +84,11 @@ impl Seen {
         asking.under_way += 1;
         let waits = !(asking.unanswered || is_over_link && is_routine);
         Some(if waits { Waiting::Awaited } else { Waiting::NotAwaited })
+    }
+
+    /// A question begins for which no login waits.
+    pub fn begin_unawaited(&self) {
+        locked(&self.asking).under_way += 1;
     }
 
     /// A question has not been answered in time.

@@ -244,7 +244,7 @@ impl<S: Socket> Backend<S> {
                 let reported = self.known.session_report.is_some();
                 let mut effects = functions.add_to(effects, text, reported);
                 if effects.may(Effect::ExecutesStrings) && !reported {
-                    effects.absorb(&Effects::of_strings(text, &|name: &[u8]| self.reports(name)));
+                    effects.and_of_executed_strings(text, |name| self.reports(name));
                 }
                 effects
             }
@@ -261,11 +261,7 @@ impl<S: Socket> Backend<S> {
             return None;
         }
         let mut all = effects.clone();
-        let mut more = false;
-        for value in values {
-            more |= all.absorb(&Effects::of_executed(value, |name| self.reports(name)));
-        }
-        more.then_some(all)
+        all.and_of_executed_values(values, |name| self.reports(name)).then_some(all)
     }
 
     /// Whether the server reports this setting, given in lower case.

@@ -9,7 +9,7 @@
 //! closed then.
 
 mod block;
-mod executed;
+pub(crate) mod executed;
 
 use crate::parts::listen::named::Named;
 use crate::parts::pins::question::ASKED;
@@ -63,6 +63,8 @@ pub enum Effect {
     MentionsAny,
     /// A function that it calls executes its strings.
     ExecutesStrings,
+    /// So does one whose own strings are no statements: it executes what it is given, or finds in a table.
+    ExecutesUnshown,
     /// Some of its statements are prepared under settings that others in the text may have set.
     SetsBeside,
     /// It shows what only that server connection knows of statements of PREPARE: how often and
@@ -76,7 +78,7 @@ pub enum Effect {
 
 /// A set of them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct EffectSet(u16);
+pub struct EffectSet(u32);
 
 impl EffectSet {
     /// Without these the text need not be examined further, unless it touches a part.
@@ -347,6 +349,7 @@ impl Effects {
                 Effect::SetsPathUnseen,
                 Effect::MentionsAny,
                 Effect::ExecutesStrings,
+                Effect::ExecutesUnshown,
                 Effect::SetsBeside,
                 Effect::Watches,
                 Effect::Notifies,

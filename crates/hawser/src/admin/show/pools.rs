@@ -29,6 +29,8 @@ pub(super) const POOLS_COLUMNS: Columns = columns![
     Int4 "sv_exact",
     // Closed because they reported other settings than they were given.
     Int8 "settings_mismatches",
+    // On which Hawser asks the server questions of its own, beside the pool's size.
+    Int4 "sv_asking",
 ];
 
 pub(super) const DATABASES_COLUMNS: Columns = columns![
@@ -147,6 +149,7 @@ pub(super) async fn pools(mut table: Table, pooler: &dyn Pooler) -> Result<Table
             pool.pins.get().into(),
             pool.reporting.get().into(),
             pool.stats.sum(|stats| stats.settings_mismatches.get()).into(),
+            entry.asking.into(),
         ]);
     }
     Ok(table)

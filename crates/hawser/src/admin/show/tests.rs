@@ -11,11 +11,11 @@ use crate::config::ConsoleVersion;
 const EXPECTED: &[(Topic, &str, &str)] = &[
     (
         Topic::Pools,
-        "ssiiiiiiiiiiiiiss iiiisiiiiq",
+        "ssiiiiiiiiiiiiiss iiiisiiiiqi",
         "database user cl_active cl_waiting cl_active_cancel_req cl_waiting_cancel_req sv_active \
          sv_active_cancel sv_being_canceled sv_idle sv_used sv_tested sv_login maxwait maxwait_us \
          pool_mode load_balance_hosts | sv_parked pool_size reserve_pool_size paused last_error \
-         sv_listen channels sv_pinned sv_exact settings_mismatches",
+         sv_listen channels sv_pinned sv_exact settings_mismatches sv_asking",
     ),
     (
         Topic::Clients,

@@ -23,6 +23,7 @@ pub(crate) mod functions;
 mod unseen;
 mod word;
 
+use std::cell::LazyCell;
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::{Arc, LazyLock};
 
@@ -35,6 +36,7 @@ use crate::parts::functions::census::word::{
 };
 use crate::parts::functions::variables::is_of_a_word;
 use crate::parts::pins::question::ASKED;
+use crate::relay::effects::executed::{has_statement, shows_statement};
 use crate::relay::effects::{Effect, EffectSet, Effects};
 use crate::session::commands::may_draw;
 use crate::session::part::{Part, PartSet};
@@ -195,6 +197,10 @@ fn effects_of(function: &Function, reported: &impl Fn(&[u8]) -> bool) -> Effects
         effects.ends = effects.ends.union(ASKED);
         effects.schema = SchemaChange::All;
         effects.add(&[Effect::ExecutesStrings]);
+        // (The strings of other languages are not told from the rest.)
+        if function.language == Language::PlPgSql && !shows_statement(&function.source) {
+            effects.add(&[Effect::ExecutesUnshown]);
+        }
     }
     effects
 }
@@ -324,9 +330,20 @@ impl Census {
         hash_key: u64,
     ) -> Self {
         let mut words_of: HashMap<Word, Reach, Keyed> = HashMap::with_hasher(Keyed(hash_key));
+        let giving: LazyCell<HashSet<Word>, _> = LazyCell::new(|| {
+            let giving = functions.iter().filter(|one| has_statement(&one.source));
+            giving.map(|one| key(&one.name)).collect()
+        });
         for function in functions {
             let reach = words_of.entry(key(&function.name)).or_default();
-            reach.call.absorb(&effects_of(function, &reported));
+            let mut effects = effects_of(function, &reported);
+            // What it executes may be what another one gives it.
+            if effects.may(Effect::ExecutesUnshown)
+                && words(&function.source).any(|word| giving.contains(&word))
+            {
+                effects.remove(&[Effect::ExecutesUnshown]);
+            }
+            reach.call.absorb(&effects);
             reach.reads |= function.language != Language::Compiled
                 && words(&function.source).any(|word| reads(&word));
         }
@@ -665,6 +682,31 @@ mod tests {
 
     fn of(census: &Arc<Census>, text: &str) -> Effects {
         census.of_text(text.as_bytes()).unwrap_or_default()
+    }
+
+    #[test]
+    fn a_function_that_shows_none_of_what_it_executes_is_told_from_others() {
+        let census = take(
+            &[
+                function("run", "begin return query execute q; end"),
+                function(
+                    "reads",
+                    "begin for r in select t from texts loop execute r.t; end loop; end",
+                ),
+                function(
+                    "both",
+                    "begin execute 'select 1'; execute format('select %L', a); execute q; end",
+                ),
+                function("shows", "begin q := 'select ' || a; execute q; end"),
+                function("gives", "begin return 'select 1'; end"),
+                function("takes", "begin execute gives(); end"),
+            ],
+            &[],
+        );
+        let unshown = |text: &str| of(&census, text).may(Effect::ExecutesUnshown);
+        assert!(unshown("select run(a) from t") && unshown("select reads()"));
+        assert!(unshown("select both()"));
+        assert!(!unshown("select shows(1)") && !unshown("select takes()"));
     }
 
     #[test]
