@@ -29,6 +29,7 @@ use super::operators::{Listing, Operator};
 use super::pooler::Pooler;
 use super::show::dialect::{Dialect, release};
 use super::show::{self, Show};
+use super::switchover::switchover;
 use super::table::{Column, Format, Table, columns, data_row, row_description};
 use crate::config::CONSOLE;
 use crate::login::admin::AdminRole;
@@ -54,6 +55,7 @@ const USAGE: &str = "\n\tSHOW HELP|CONFIG|DATABASES|POOLS|CLIENTS|SERVERS|USERS|
     \tRELOAD\n\
     \tPAUSE [<db>]\n\
     \tRESUME [<db>]\n\
+    \tSWITCHOVER <db>\n\
     \tDISABLE <db>\n\
     \tENABLE <db>\n\
     \tRECONNECT [<db>]\n\
@@ -335,7 +337,12 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Session<'_, S> {
             Command::Transaction(transaction) => self.transaction(*transaction),
             command => {
                 let pooler = self.pooler.clone();
-                let running = execute(pooler.as_ref(), command);
+                let running = async {
+                    match command {
+                        Command::Switchover(database) => switchover(&pooler, database).await,
+                        command => execute(pooler.as_ref(), command).await,
+                    }
+                };
                 tokio::pin!(running);
                 // What the operator sends meanwhile stays for later; if he leaves, it ends.
                 let result = loop {
