@@ -41,13 +41,13 @@ pool_size = {pool_size}
 [auth]
 hba_file = "{own}/pg_hba.conf"
 users_file = "{own}/userlist.txt"
+admin_users = ["postgres"]
 [log]
 log_connections = false
 log_disconnections = false
 [admin]
 http_address = ""
 control_socket = "{own}/hawser.sock"
-admin_users = ["postgres"]
 """
 
 
@@ -160,10 +160,12 @@ def under_load(port, clients, seconds, event):
         time.sleep(3)
         event()
         said = load.communicate()[0]
-        longest = max(int(line.split()[2]) for path in pathlib.Path(logs).iterdir() for line in path.read_text().splitlines()) / 1e6
-    errors = sorted({line.split("ERROR:")[-1].split("FATAL:")[-1].strip() for line in said.splitlines() if "aborted" in line})
+        times = [int(line.split()[2]) for path in pathlib.Path(logs).iterdir() for line in path.read_text().splitlines()]
+    if not times:
+        raise SystemExit(f"pgbench ran no transaction:\n{said}")
+    errors = sorted(set(re.findall(r"(?:ERROR|FATAL): +(.*)", said)))
     tps = re.search(r"tps = ([0-9.]+)", said)
-    return said.count(" aborted in "), longest, float(tps.group(1)) if tps else 0.0, errors
+    return said.count(" aborted in "), max(times) / 1e6, float(tps.group(1)) if tps else 0.0, errors
 
 
 def main():
@@ -187,6 +189,7 @@ def main():
         leader = wait_for("a cluster", lambda: whole(nodes))
         pooler = hawser(directory, port, nodes)
         started.append(lambda: (pooler.terminate(), pooler.wait()))
+        wait_for("Hawser", lambda: subprocess.run(["pg_isready", "-q", "-h", "127.0.0.1", "-p", str(port)]).returncode == 0)
         subprocess.run(["pgbench", "-q", "-i", "-s", "10", "-h", "127.0.0.1", "-p", str(leader.port), "-U", "postgres", "postgres"],
                        check=True, stderr=subprocess.DEVNULL)  # fmt: skip
         totals = {}
