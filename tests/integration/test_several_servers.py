@@ -17,6 +17,7 @@ TAKES_SECONDS = 125
 NUMBERS = itertools.count(1)
 PROBED = {"server_probe_interval": "100ms"}
 FAILOVERS = 10
+SWITCHOVERS = 5
 SETTINGS = {"query_wait_timeout": "10s", "server_login_retry": "100ms", "server_connect_timeout": "2s"}
 
 
@@ -35,6 +36,15 @@ def role_now(env, target):
             return role(client)
     except ServerError:
         return None
+
+
+def refusal(console, text):
+    """The SQLSTATE of a command that is refused."""
+    try:
+        console.execute(text)
+    except ServerError as error:
+        return error.sqlstate
+    raise AssertionError(f"{text} was not refused")
 
 
 @pooler_only
@@ -413,6 +423,76 @@ def test_planned_failovers_under_load_cost_no_client_an_error(env):
                         primary, other = other, primary
                 equal(env.connect(target).value("show port"), str(primary.port))
                 equal(env.connect(target).value("select count(*) from committed"), str(sum(load.counts)))
+
+
+@pooler_only
+@limit(180)
+def test_no_transaction_fails_where_the_primary_is_stopped_fast_after_switchover(env):
+    """As a cluster manager does it: SWITCHOVER, its answer, a fast shutdown, a promotion; nobody types RESUME."""
+    with standby(env) as first:
+        first.promote()
+        with Standby(first, f"{env.directory}/other{next(NUMBERS)}") as second:
+            with first.superuser() as admin:
+                admin.execute("create table switched (n int)")
+                admin.execute("grant all on switched to public")
+            with env.pooler_with(servers=[first.address, second.address], target_session_attrs="primary", pool_size=8,
+                                 **{**SETTINGS, "query_wait_timeout": "60s"}) as target:
+                waits = []
+
+                def work(client):
+                    began = time.monotonic()
+                    client.execute("begin; insert into switched values (1); commit")
+                    waits.append(time.monotonic() - began)
+
+                with Load(lambda: env.connect(target), work, clients=20) as load:
+                    load.goes_on()
+                    primary, other = first, second
+                    for _ in range(SWITCHOVERS):
+                        with primary.superuser() as admin:
+                            until(lambda: admin.value("select count(*) from pg_stat_replication where state = 'streaming'") == "1",
+                                  "the standby follows")
+                        with target.pooler.admin() as console:
+                            equal(console.execute("SWITCHOVER app").tags, ["SWITCHOVER"])
+                        primary.stop("fast")
+                        other.promote()
+                        load.goes_on()
+                        print(f"    the longest transaction {max(waits):.2f} s")
+                        waits.clear()
+                        primary.follow(other)
+                        primary, other = other, primary
+                equal(target.pooler.text().count("clients go on"), SWITCHOVERS)
+                equal(env.connect(target).value("select count(*) from switched"), str(sum(load.counts)))
+
+
+@pooler_only
+@limit(60)
+def test_a_switchover_that_does_not_happen_ends_by_itself(env):
+    with standby(env) as second:
+        with env.pooler_with(servers=[env.cluster.address, second.address], target_session_attrs="primary", **PROBED,
+                             **{**SETTINGS, "query_wait_timeout": "4s"}) as target, target.pooler.admin() as console:
+            client, open_client = env.connect(target), env.connect(target)
+            client.execute("select 1")
+            until(lambda: any(row["role"] == "primary" for row in target.pooler.show("hosts")), "they have been looked at")
+            began = time.monotonic()
+            equal(console.execute("SWITCHOVER app").tags, ["SWITCHOVER"])
+            equal(refusal(console, "SWITCHOVER app"), "57P03")
+            equal(client.value("select 1"), "1")
+            took = time.monotonic() - began
+            assert 1.5 < took < 3.9, f"clients waited {took:.1f} s of 4"
+            assert "no other server has become the primary" in target.pooler.text()
+            # A transaction that stays open is named; clients go on all the same.
+            open_client.execute("begin; select 1")
+            equal(refusal(console, "SWITCHOVER app"), "55006")
+            open_client.execute("commit")
+            equal(client.value("select 1"), "1")
+
+
+@pooler_only
+def test_a_switchover_needs_servers_that_are_watched(env):
+    with env.pooler_with(pool_size=2) as target, target.pooler.admin() as console:
+        equal(refusal(console, "SWITCHOVER app"), "55000")
+        equal(refusal(console, "SWITCHOVER hawser"), "0A000")
+        equal(env.connect(target).value("select 1"), "1")
 
 
 @pooler_only

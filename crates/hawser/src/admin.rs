@@ -21,6 +21,7 @@ pub mod pooler;
 pub mod running;
 pub mod session;
 pub mod show;
+pub mod switchover;
 pub mod table;
 
 use std::collections::HashMap;

@@ -1,6 +1,7 @@
 //! Which databases are paused or disabled.
 
 use std::collections::BTreeSet;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use hawser_pooler::wire::error::{ClientError, SqlState};
@@ -11,7 +12,20 @@ use crate::config::ADMIN_DATABASES;
 ///
 /// The login refuses clients of a disabled database; the registry pauses a new pool of a paused one.
 #[derive(Debug, Default)]
-pub struct Gates(Mutex<Closed>);
+pub struct Gates {
+    closed: Mutex<Closed>,
+    switchovers: AtomicU32,
+}
+
+/// A switchover that is under way, until it is dropped.
+#[derive(Debug)]
+pub struct Switchover<'a>(&'a AtomicU32);
+
+impl Drop for Switchover<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
 
 /// Who pauses or disables.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -60,7 +74,18 @@ impl Closed {
 
 impl Gates {
     fn lock(&self) -> MutexGuard<'_, Closed> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.closed.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Clients of a paused database wait for another primary: servers are looked at more often.
+    pub fn begin_switchover(&self) -> Switchover<'_> {
+        self.switchovers.fetch_add(1, Ordering::Relaxed);
+        Switchover(&self.switchovers)
+    }
+
+    /// Whether a switchover is under way.
+    pub fn is_switching(&self) -> bool {
+        self.switchovers.load(Ordering::Relaxed) > 0
     }
 
     /// Whether clients of `database` wait, whatever is free.

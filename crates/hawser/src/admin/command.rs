@@ -180,6 +180,8 @@ pub enum Command {
     Pause(Option<String>),
     /// RESUME of one database or all.
     Resume(Option<String>),
+    /// SWITCHOVER of a database.
+    Switchover(String),
     /// DISABLE of a database.
     Disable(String),
     /// ENABLE of a database.
@@ -457,6 +459,7 @@ fn statement(tokens: &[Token]) -> Result<Command, CommandError> {
             _ => Err(CommandError::Form(CLOSE_IDLE)),
         },
         "WAIT_CLOSE" => optional("WAIT_CLOSE [database]", Command::WaitClose),
+        "SWITCHOVER" => required("SWITCHOVER database", Command::Switchover),
         "DISABLE" => required("DISABLE database", Command::Disable),
         "ENABLE" => required("ENABLE database", Command::Enable),
         "KILL_CLIENT" => match arguments {

@@ -131,6 +131,7 @@ pub async fn execute_here(
             Ok("SHUTDOWN".to_owned())
         }
         Command::Show(_)
+        | Command::Switchover(_) // a session's, for it goes on when that has ended
         | Command::ShowExtended(_)
         | Command::ShowSession(..)
         | Command::SetSession
@@ -182,7 +183,7 @@ async fn set(pooler: &dyn Pooler, name: &str, value: &str) -> Result<Tag, Client
 }
 
 /// The database, if there is such an entry or pool, and it is not the console itself.
-fn known<'a>(
+pub(super) fn known<'a>(
     pooler: &dyn Pooler,
     database: &'a str,
     verb: &'static str,

@@ -29,6 +29,7 @@ use super::operators::{Listing, Operator};
 use super::pooler::Pooler;
 use super::show::dialect::{Dialect, release};
 use super::show::{self, Show};
+use super::switchover::switchover;
 use super::table::{Column, Format, Table, columns, data_row, row_description};
 use crate::config::CONSOLE;
 use crate::login::admin::AdminRole;
@@ -56,6 +57,7 @@ const USAGE: &str = "\n\tSHOW HELP|CONFIG|DATABASES|POOLS|CLIENTS|SERVERS|USERS|
     \tRULE ADD <name> <what>|DROP <name>|SHOW\n\
     \tPAUSE [<db>]\n\
     \tRESUME [<db>]\n\
+    \tSWITCHOVER <db>\n\
     \tDISABLE <db>\n\
     \tENABLE <db>\n\
     \tRECONNECT [<db>]\n\
@@ -337,7 +339,12 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Session<'_, S> {
             Command::Transaction(transaction) => self.transaction(*transaction),
             command => {
                 let pooler = self.pooler.clone();
-                let running = execute(pooler.as_ref(), command);
+                let running = async {
+                    match command {
+                        Command::Switchover(database) => switchover(&pooler, database).await,
+                        command => execute(pooler.as_ref(), command).await,
+                    }
+                };
                 tokio::pin!(running);
                 // What the operator sends meanwhile stays for later; if he leaves, it ends.
                 let result = loop {

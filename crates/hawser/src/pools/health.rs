@@ -33,6 +33,8 @@ use crate::shared::Shared;
 
 /// How often the setting is checked while it is off.
 const OFF_PERIOD: Duration = Duration::from_secs(1);
+/// How often servers are looked at while clients wait for another primary.
+const SWITCHOVER_PERIOD: Duration = Duration::from_millis(100);
 /// How many logins are tried in one look at a server.
 const LOGINS_A_LOOK: usize = 3;
 /// How long a look may take, if the interval is shorter.
@@ -84,7 +86,10 @@ pub async fn run(prober: Arc<Prober>) {
 }
 
 fn interval(prober: &Prober) -> Option<Duration> {
-    prober.shared.config.load().reload.servers.server_probe_interval.get()
+    let interval = prober.shared.config.load().reload.servers.server_probe_interval.get()?;
+    // (The step to this begins with the next look, at most an interval later.)
+    let is_switching = prober.shared.gates.is_switching();
+    Some(if is_switching { interval.min(SWITCHOVER_PERIOD) } else { interval })
 }
 
 /// The pools whose servers are looked at.

@@ -55,6 +55,8 @@ sql_states! {
     TOO_MANY_CONNECTIONS = b"53300" too_many_connections;
     CONFIGURATION_LIMIT_EXCEEDED = b"53400" configuration_limit_exceeded;
     PROGRAM_LIMIT_EXCEEDED = b"54000" program_limit_exceeded;
+    OBJECT_NOT_IN_PREREQUISITE_STATE = b"55000" object_not_in_prerequisite_state;
+    OBJECT_IN_USE = b"55006" object_in_use;
     CANT_CHANGE_RUNTIME_PARAM = b"55P02" cant_change_runtime_param;
     QUERY_CANCELED = b"57014" query_canceled;
     ADMIN_SHUTDOWN = b"57P01" admin_shutdown;
