@@ -167,8 +167,8 @@ impl Places {
 
 /// What one user's pool may open.
 fn largest(database: &DatabaseConfig) -> i64 {
-    let idle = database.idle_transaction_reserve.unwrap_or(database.pool_size);
-    let parts = [database.pool_size, database.reserve_pool_size, idle, database.lock_wait_reserve];
+    let (pool, idle) = (&database.inherited.pool, database.inherited.idle_transaction_reserve());
+    let parts = [pool.pool_size, pool.reserve_pool_size, idle, pool.lock_wait_reserve];
     let sum = parts.into_iter().map(i64::from).sum();
-    database.max_db_connections.get().map_or(sum, |most| sum.min(most.into()))
+    database.inherited.limits.max_db_connections.get().map_or(sum, |most| sum.min(most.into()))
 }

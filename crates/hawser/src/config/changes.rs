@@ -7,7 +7,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::Config;
-use super::registry::Shown;
+use super::registry::Group;
 use super::setting::{Setting, Table};
 
 /// Lines of one reload.
