@@ -484,19 +484,6 @@ impl Config {
         })
     }
 
-    /// Whether any user is configured or can be looked up. Without one, only rules of an hba_file
-    /// that ask for no password can let a client in: the reader of that file checks it.
-    #[must_use]
-    pub fn knows_users(&self) -> bool {
-        self.reload.auth.users_file.is_some()
-            || !self.users.is_empty()
-            || self
-                .reload
-                .databases
-                .iter()
-                .any(|database| database.inherited.auth.auth_user.is_some())
-    }
-
     /// Whether `user` may do everything on the admin database.
     #[must_use]
     pub fn is_admin(&self, user: &str) -> bool {
