@@ -35,18 +35,14 @@ use history::History;
 const PINS_EVERY: Duration = Duration::from_secs(30);
 
 /// Makes the pages.
+#[derive(derive_more::Debug)]
+#[debug("Pages {{ .. }}")]
 pub struct Pages {
     pooler: Arc<dyn Pooler>,
     registry: Registry,
     pins: Arc<Mutex<Option<Pins>>>,
     pins_asked: tokio::sync::Mutex<Option<Instant>>,
     history: Mutex<History>,
-}
-
-impl std::fmt::Debug for Pages {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Pages").finish_non_exhaustive()
-    }
 }
 
 impl Pages {
