@@ -36,17 +36,17 @@ pub mod transfer;
 pub mod usage;
 pub mod wire;
 
-use std::fmt;
-
 use crate::tuner::algorithm::Algorithm;
 
 /// Which congestion control algorithm connections of one side have.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default, derive_more::Display)]
 pub enum Congestion {
     /// The kernel's default, untouched.
     #[default]
+    #[display("default")]
     Default,
     /// The kernel's default to begin with; what delivers more, where that has been measured.
+    #[display("auto")]
     Auto,
     /// This one.
     Fixed(Algorithm),
@@ -61,16 +61,6 @@ impl Congestion {
             "default" => Some(Self::Default),
             "auto" => Some(Self::Auto),
             name => Algorithm::new(name).map(Self::Fixed),
-        }
-    }
-}
-
-impl fmt::Display for Congestion {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Default => f.write_str("default"),
-            Self::Auto => f.write_str("auto"),
-            Self::Fixed(algorithm) => f.write_str(algorithm.as_str()),
         }
     }
 }

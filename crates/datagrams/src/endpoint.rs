@@ -196,6 +196,8 @@ fn in_turn(mut these: BTreeSet<Connection>, first: &mut Connection) -> Vec<Conne
 }
 
 /// A host of reliable datagrams.
+#[derive(derive_more::Debug)]
+#[debug("Endpoint {{ options: {options:?}, .. }}")]
 pub struct Endpoint {
     node: Node,
     options: Options,
@@ -893,12 +895,6 @@ impl Socket {
 
 fn acknowledged_before(fd: &OwnedFd) -> u32 {
     tcp_info(fd).ok().and_then(|info| info.bytes_acked).unwrap_or(0) as u32
-}
-
-impl std::fmt::Debug for Endpoint {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Endpoint").field("options", &self.options).finish_non_exhaustive()
-    }
 }
 
 #[cfg(test)]

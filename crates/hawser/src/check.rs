@@ -295,8 +295,10 @@ impl Report {
                     self.add(Grade::Ok, format!("{} can be read", file.display()));
                 }
                 self.ready_connections(config, &access);
-                let looks_up =
-                    config.databases().iter().any(|database| database.auth_user.is_some());
+                let looks_up = config
+                    .databases()
+                    .iter()
+                    .any(|database| database.inherited.auth.auth_user.is_some());
                 if let Some(file) = &auth.users_file
                     && access.names().next().is_none()
                     && !looks_up
@@ -323,7 +325,8 @@ impl Report {
             Ok(None) => self.add(Grade::Ok, "TLS for clients is off"),
             Err(error) => self.add(Grade::Error, format!("TLS for clients: {error}")),
         }
-        let files = config.databases().iter().map(|database| &database.tls.ca_file);
+        let files =
+            config.databases().iter().map(|database| &database.inherited.tls.server_tls_ca_file);
         let others =
             [&config.reload.client_tls.client_tls_ca_file, &config.reload.auth.auth_ca_file];
         let files = files.chain(others).flatten();
@@ -340,7 +343,9 @@ impl Report {
 
     /// `min_pool_size` needs a user that can log in to the server before any client has.
     fn ready_connections(&mut self, config: &Config, access: &Access) {
-        for database in config.databases().iter().filter(|database| database.min_pool_size > 0) {
+        for database in
+            config.databases().iter().filter(|database| database.inherited.pool.min_pool_size > 0)
+        {
             let name = &database.name;
             match &database.forced_user {
                 None => self.add(

@@ -427,11 +427,11 @@ mod tests {
     fn the_server_may_come_from_the_environment_and_the_option_goes_first() {
         let environment = |_: &str| Some("postgres://env:secret@db:5432".to_owned());
         let found = configuration(&serve("hawser serve --pool-size 7"), environment).unwrap();
-        assert_eq!(found.databases()[0].pool_size, 7);
-        assert_eq!(found.users()[0].name, "env");
+        assert_eq!(found.databases()[0].inherited.pool.pool_size, 7);
+        assert_eq!(found.users()[0].name(), "env");
         let line = "hawser serve --server postgres://option:secret@db";
         let found = configuration(&serve(line), environment).unwrap();
-        assert_eq!(found.users()[0].name, "option");
+        assert_eq!(found.users()[0].name(), "option");
     }
 
     #[test]
@@ -444,7 +444,7 @@ mod tests {
         let line = format!("hawser serve -c {} --pool-size 7", path.display());
         let found = configuration(&serve(&line), environment).unwrap();
         assert_eq!(found.databases()[0].servers[0].to_string(), "file:1");
-        assert_eq!(found.databases()[0].pool_size, 7);
+        assert_eq!(found.databases()[0].inherited.pool.pool_size, 7);
         let found = configuration(&serve(&format!("{line} --server postgres://u@h:2")), |_| None);
         assert_eq!(found.unwrap().databases()[0].servers[0].to_string(), "h:2");
         std::fs::remove_file(&path).unwrap();

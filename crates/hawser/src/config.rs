@@ -27,6 +27,7 @@ mod database;
 pub(crate) mod document;
 mod error;
 mod group;
+mod inherited;
 mod link;
 mod overrides;
 mod peer;
@@ -38,7 +39,6 @@ pub mod setting;
 pub(crate) mod suggest;
 #[cfg(test)]
 mod tests;
-mod user;
 mod value;
 
 use std::collections::HashMap;
@@ -56,9 +56,10 @@ pub use choice::{
 };
 pub use ciphers::{Tls13Ciphers, TlsCiphers, TlsCurves};
 pub use congestion::Congestion;
-pub use database::{ADMIN_DATABASES, ANY_DATABASE, CONSOLE, DatabaseConfig, ForcedUser, ServerTls};
+pub use database::{ADMIN_DATABASES, ANY_DATABASE, CONSOLE, DatabaseConfig, ForcedUser};
 pub use error::{ConfigError, ConfigErrors, Rejected};
 pub use group::{ReloadConfig, StartConfig};
+pub use inherited::Inherited;
 pub use link::{LINK_PORT_DEFAULT, LinkConfig};
 pub use overrides::{Overrides, SETTINGS_VARIABLE};
 pub use peer::Peer;
@@ -67,18 +68,17 @@ pub use registry::{
     AdminSettings, AuthSettings, BypassSettings, ClientTlsSettings, ConsoleSettings, EtcdSettings,
     LimitSettings, ListenSettings, LogSettings, LogStartSettings, NameSettings, NetworkSettings,
     PoolSettings, ProcessSettings, ServerSettings, ServerTlsSettings, ShutdownSettings,
-    TimeoutSettings,
+    TimeoutSettings, UserEntry,
 };
 pub(crate) use server_url::percent_decoded;
 pub use server_url::{ServerUrl, ServerUrlError};
-pub use user::{PoolLimits, UserConfig};
 pub use value::{DURATION_MAX, FileMode, InPlans, Limit, OptionalAddress, Password, Size, Timeout};
 
 use check::Check;
 use document::{Document, Places};
 use error::Position;
 pub use registry::RuleEntry;
-use registry::{DatabaseEntry, UserEntry};
+use registry::DatabaseEntry;
 pub use rule::WrongRule;
 use setting::Change;
 pub(crate) use value::duration;
@@ -97,6 +97,7 @@ pub struct Config {
     file: PathBuf,
     /// Whether `file` is one, or a word such as `--server`.
     has_file: bool,
+    general: Inherited,
     databases: Vec<DatabaseEntry>,
     users: Vec<UserEntry>,
     rules: Vec<RuleEntry>,
@@ -305,6 +306,7 @@ impl Config {
     ) -> Result<Self, ConfigErrors> {
         let Document { start, reload, databases, users, rules, links, places } = document;
         let mut config = Self {
+            general: Inherited::general(&reload),
             start,
             reload,
             file: file.to_owned(),
@@ -335,16 +337,15 @@ impl Config {
     }
 
     fn inherit(&mut self) {
-        let general = &self.reload;
+        self.general = Inherited::general(&self.reload);
+        let entries = self.databases.iter();
         let databases: Vec<_> =
-            self.databases.iter().map(|entry| DatabaseConfig::inherit(entry, general)).collect();
-        let users: Vec<_> =
-            self.users.iter().map(|entry| UserConfig::inherit(entry, general)).collect();
-        let index = |(at, name): (usize, &String)| (name.clone(), at);
-        self.database_index = databases.iter().map(|d| &d.name).enumerate().map(index).collect();
-        self.user_index = users.iter().map(|u| &u.name).enumerate().map(index).collect();
+            entries.map(|entry| DatabaseConfig::inherit(entry, &self.general)).collect();
+        let index = |(at, name): (usize, &str)| (name.to_owned(), at);
+        let names = databases.iter().map(|database| database.name.as_str());
+        self.database_index = names.enumerate().map(index).collect();
+        self.user_index = self.users.iter().map(UserEntry::name).enumerate().map(index).collect();
         self.reload.databases = databases;
-        self.reload.users = users;
         // Those that are wrong are errors already.
         let links = self.links.iter();
         self.reload.links =
@@ -380,8 +381,10 @@ impl Config {
             client_tls.client_tls_ca_file.as_deref(),
         ];
         let of_databases = databases.iter().flat_map(|database| {
-            let (tls, secret) = (&database.tls, &database.hand_over_secret_file);
-            [&tls.ca_file, &tls.cert_file, &tls.key_file, secret].map(Option::as_deref)
+            let (tls, secret) = (&database.inherited.tls, &database.hand_over_secret_file);
+            let files =
+                [&tls.server_tls_ca_file, &tls.server_tls_cert_file, &tls.server_tls_key_file];
+            files.into_iter().chain([secret]).map(Option::as_deref)
         });
         let of_links = links.iter().flat_map(|link| [Some(&*link.key), link.peers_file.as_deref()]);
         let named = of_all.into_iter().chain(of_databases).chain(of_links).flatten();
@@ -430,15 +433,18 @@ impl Config {
         let is_set = |limit: Limit| limit.get().is_some();
         is_set(limits.max_server_connections)
             || is_set(limits.max_server_connections_per_server)
-            || self.databases().iter().all(|database| is_set(database.max_db_connections))
+            || self
+                .databases()
+                .iter()
+                .all(|database| is_set(database.inherited.limits.max_db_connections))
             || is_set(limits.max_user_connections)
-                && self.users().iter().all(|user| is_set(user.max_user_connections))
+                && self.users.iter().all(|user| user.max_user_connections.is_none_or(is_set))
     }
 
     /// Every `[[user]]`, in the order of the file.
     #[must_use]
-    pub fn users(&self) -> &[UserConfig] {
-        &self.reload.users
+    pub fn users(&self) -> &[UserEntry] {
+        &self.users
     }
 
     /// Every `[[rule]]`, in the order of the file.
@@ -462,18 +468,22 @@ impl Config {
 
     /// The `[[user]]` of that name.
     #[must_use]
-    pub fn user(&self, name: &str) -> Option<&UserConfig> {
-        self.user_index.get(name).map(|at| &self.reload.users[*at])
+    pub fn user(&self, name: &str) -> Option<&UserEntry> {
+        self.user_index.get(name).map(|at| &self.users[*at])
     }
 
     /// What `user` may have in `database`. For the sizes of a pool, `user` is the forced user where
     /// the database has one, as in PgBouncer; for limits and times of a client, the client's own.
     #[must_use]
-    pub fn resolve(&self, database: &DatabaseConfig, user: &str) -> PoolLimits {
-        match self.user(user) {
-            Some(user) => PoolLimits::of(database, user),
-            None => PoolLimits::of(database, &UserConfig::without_entry(&self.reload)),
-        }
+    pub fn resolve(&self, database: &DatabaseConfig, user: &str) -> Inherited {
+        let inherited = &database.inherited;
+        self.user(user).map_or_else(|| inherited.clone(), |user| inherited.with(user))
+    }
+
+    /// What `user` has whatever the database is.
+    #[must_use]
+    pub fn general_for(&self, user: &str) -> Inherited {
+        self.user(user).map_or_else(|| self.general.clone(), |user| self.general.with(user))
     }
 
     /// How clients log in: as configured, else `hba` with an hba_file, else `scram-sha-256`.
@@ -485,15 +495,6 @@ impl Config {
         } else {
             AuthType::ScramSha256
         })
-    }
-
-    /// Whether any user is configured or can be looked up. Without one, only rules of an hba_file
-    /// that ask for no password can let a client in: the reader of that file checks it.
-    #[must_use]
-    pub fn knows_users(&self) -> bool {
-        self.reload.auth.users_file.is_some()
-            || !self.users.is_empty()
-            || self.reload.databases.iter().any(|database| database.auth_user.is_some())
     }
 
     /// Whether `user` may do everything on the admin database.

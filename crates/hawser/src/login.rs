@@ -555,7 +555,7 @@ impl Login {
         // distinguish existing users and databases from others.
         let mut not_looked_up = None;
         if let Some((found, auth_user)) =
-            found.and_then(|found| Some((found, found.auth_user.as_deref()?)))
+            found.and_then(|found| Some((found, found.inherited.auth.auth_user.as_deref()?)))
         {
             if !matches!(secret, None | Some(Secret::None)) {
                 Box::pin(enquiries.look_up_unused(&config, found, database, user)).await;
@@ -621,7 +621,7 @@ impl Login {
         if config.reload.names.application_name_add_host {
             start::add_host(&mut options.settings, &self.origin);
         }
-        let limits = config.resolve(found, user);
+        let limits = config.resolve(found, user).limits;
         let connection = self.permit.as_mut().ok_or(Stop::Gone)?;
         connection.enter(
             database,

@@ -45,6 +45,8 @@ const PINS_EVERY: Duration = Duration::from_secs(30);
 const QUERIES_EVERY: Duration = Duration::from_secs(3);
 
 /// Makes the pages.
+#[derive(derive_more::Debug)]
+#[debug("Pages {{ .. }}")]
 pub struct Pages {
     pooler: Arc<dyn Pooler>,
     registry: Registry,
@@ -53,12 +55,6 @@ pub struct Pages {
     queries: Arc<Mutex<Queries>>,
     queries_asked: tokio::sync::Mutex<Option<Instant>>,
     history: Mutex<History>,
-}
-
-impl std::fmt::Debug for Pages {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Pages").finish_non_exhaustive()
-    }
 }
 
 impl Pages {

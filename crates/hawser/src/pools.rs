@@ -49,7 +49,7 @@ use hawser_pooler::wire::startup::Pair;
 use tokio::sync::Notify;
 
 use crate::auth::access::Access;
-use crate::config::{self, Config, DatabaseConfig, PoolLimits, Timeout};
+use crate::config::{self, Config, DatabaseConfig, Timeout};
 use crate::dial::enter::Credentials;
 use crate::dial::hand_over::Secret;
 use crate::dial::password::{self, PasswordSource};
@@ -334,7 +334,7 @@ impl Connectings {
         let mut loaded = Self::default();
         let mut errors = BTreeSet::new();
         for database in config.databases() {
-            match Connecting::load(&database.tls) {
+            match Connecting::load(&database.inherited.tls) {
                 Ok(connecting) => {
                     loaded.tls.insert(database.name.clone(), Arc::new(connecting));
                 }
@@ -723,7 +723,7 @@ fn route(
     let start = database.start_values.iter();
     login.start =
         start.map(|(name, value)| (name.as_bytes().into(), value.as_bytes().into())).collect();
-    let limits = config.resolve(database, user);
+    let limits = config.resolve(database, user).limits;
     Route {
         target: target(config, database, user, connectings),
         login,
@@ -763,9 +763,9 @@ pub(crate) fn target(
         lost_timeout: reload.servers.server_lost_timeout.get(),
         dns_max_ttl: reload.servers.dns_max_ttl,
         retry_after_max: reload.servers.server_login_retry,
-        down_after: database.server_down_timeout.get(),
+        down_after: database.inherited.servers.server_down_timeout.get(),
         tcp: server_tcp_options(&reload.network, reload.servers.server_lost_timeout),
-        reports: database.extension == config::ExtensionUse::Auto,
+        reports: database.inherited.pool.extension == config::ExtensionUse::Auto,
         hands_over: database.hand_over_secret_file.is_some(),
         proxy: database.proxy_protocol,
         password: password_source(database),
@@ -795,11 +795,11 @@ fn settings(
     user: &str,
     replication: Replication,
 ) -> (PoolSettings, PoolMode) {
-    let limits: PoolLimits = config.resolve(database, user);
-    let (timeouts, servers) = (&config.reload.timeouts, &config.reload.servers);
+    let inherited = config.resolve(database, user);
+    let (pool, servers, timeouts) = (&inherited.pool, &inherited.servers, &inherited.timeouts);
     let or_never = |timeout: Timeout| timeout.get().unwrap_or_default();
     let exclusive = replication != Replication::None;
-    let mode = match limits.mode {
+    let mode = match pool.pool_mode {
         _ if exclusive => PoolMode::Session,
         config::PoolMode::Session => PoolMode::Session,
         config::PoolMode::Transaction => PoolMode::Transaction,
@@ -818,14 +818,14 @@ fn settings(
         }
     } else {
         lending::Limits {
-            size: limits.pool_size,
-            reserve_size: limits.reserve_pool_size,
-            reserve_timeout: or_never(limits.reserve_pool_timeout),
-            idle_transaction_reserve: limits.idle_transaction_reserve,
-            lock_wait_reserve: limits.lock_wait_reserve,
-            min_size: limits.min_pool_size,
+            size: pool.pool_size,
+            reserve_size: pool.reserve_pool_size,
+            reserve_timeout: or_never(pool.reserve_pool_timeout),
+            idle_transaction_reserve: inherited.idle_transaction_reserve(),
+            lock_wait_reserve: pool.lock_wait_reserve,
+            min_size: pool.min_pool_size,
             queue_max: config.reload.limits.queue_limit.get().unwrap_or_default(),
-            round_robin: config.reload.pool.server_round_robin,
+            round_robin: pool.server_round_robin,
         }
     };
     // Replication may stream for any time.
@@ -833,46 +833,46 @@ fn settings(
         |timeout: Timeout| if exclusive { Duration::ZERO } else { or_never(timeout) };
     let settings = PoolSettings {
         limits: bounds,
-        query_wait_timeout: or_never(limits.query_wait_timeout),
+        query_wait_timeout: or_never(timeouts.query_wait_timeout),
         query_wait_notify: or_never(timeouts.query_wait_notify),
-        query_timeout: unless_exclusive(limits.query_timeout),
-        idle_transaction_timeout: unless_exclusive(limits.idle_transaction_timeout),
-        pin_timeout: unless_exclusive(limits.pin_timeout),
-        max_pinned: limits.max_pinned.unwrap_or(u32::MAX),
-        transaction_timeout: unless_exclusive(limits.transaction_timeout),
+        query_timeout: unless_exclusive(timeouts.query_timeout),
+        idle_transaction_timeout: unless_exclusive(timeouts.idle_transaction_timeout),
+        pin_timeout: unless_exclusive(timeouts.pin_timeout),
+        max_pinned: inherited.max_pinned().unwrap_or(u32::MAX),
+        transaction_timeout: unless_exclusive(timeouts.transaction_timeout),
         log_min_duration: unless_exclusive(config.reload.log.log_min_duration),
         tracking: Tracking {
             is_on: config.reload.console.track_queries == config::TrackQueries::Top,
             keeps_examples: config.reload.console.query_examples,
         },
-        client_idle_timeout: unless_exclusive(limits.client_idle_timeout),
+        client_idle_timeout: unless_exclusive(timeouts.client_idle_timeout),
         client_write_timeout: unless_exclusive(timeouts.client_write_timeout),
         client_read_timeout: unless_exclusive(timeouts.client_read_timeout),
         cancel_wait_timeout: or_never(timeouts.cancel_wait_timeout),
         // The core's zero is "never"; the configuration's is "used once".
-        server_lifetime: limits.server_lifetime.max(Duration::from_micros(1)),
+        server_lifetime: servers.server_lifetime.max(Duration::from_micros(1)),
         server_idle_timeout: or_never(servers.server_idle_timeout),
         server_max_transactions: u64::from(servers.server_max_transactions),
         server_fast_close: !exclusive && servers.server_fast_close,
-        max_prepared_statements: config.reload.pool.max_prepared_statements,
-        parse_max_age: config.reload.pool.parse_max_age,
+        max_prepared_statements: pool.max_prepared_statements,
+        parse_max_age: pool.parse_max_age,
         server_reset_query: if mode == PoolMode::Session {
-            config.reload.pool.server_reset_query.as_bytes().into()
+            pool.server_reset_query.as_bytes().into()
         } else {
             DISCARD_ALL.as_bytes().into()
         },
         max_packet_size: config.reload.network.max_packet_size.to_usize(),
-        listen_lost: match config.reload.pool.listen_lost {
+        listen_lost: match pool.listen_lost {
             config::ListenLost::Disconnect => ListenLost::Disconnect,
             config::ListenLost::Notice => ListenLost::Notice,
         },
-        fidelity: match limits.fidelity {
+        fidelity: match pool.fidelity {
             config::Fidelity::Full => lending::Fidelity::Full,
             config::Fidelity::Classic => lending::Fidelity::Classic,
         },
-        stateful_functions: limits.stateful_functions.clone(),
-        custom_settings_in_plans: limits.custom_settings_in_plans.promised(),
-        function_census: limits.function_census && !exclusive,
+        stateful_functions: pool.stateful_functions.names.clone(),
+        custom_settings_in_plans: pool.custom_settings_in_plans.promised(),
+        function_census: pool.function_census && !exclusive,
     };
     (settings, mode)
 }

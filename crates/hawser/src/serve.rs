@@ -307,9 +307,9 @@ pub(crate) fn descriptors(config: &Config) -> u64 {
     let limits = &config.reload.limits;
     let clients = u64::from(limits.max_client_conn);
     let of_entry = |db: &DatabaseConfig| {
-        let aside = db.idle_transaction_reserve.unwrap_or(db.pool_size);
-        let beyond = u64::from(db.reserve_pool_size) + u64::from(db.lock_wait_reserve);
-        u64::from(db.pool_size) + beyond + u64::from(aside)
+        let pool = &db.inherited.pool;
+        let beyond = u64::from(pool.reserve_pool_size) + u64::from(pool.lock_wait_reserve);
+        u64::from(pool.pool_size) + beyond + u64::from(db.inherited.idle_transaction_reserve())
     };
     let listed: u64 = config.databases().iter().map(of_entry).sum();
     let servers = limits.max_server_connections.get().map_or(listed, u64::from);

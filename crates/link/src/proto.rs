@@ -58,11 +58,6 @@ pub struct StreamId(pub u64);
 pub struct PathId(pub u64);
 
 /// The name of a session: random, from the near end, and known only to both ends.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, derive_more::Debug)]
+#[debug("Token(..)")]
 pub struct Token(pub [u8; 16]);
-
-impl std::fmt::Debug for Token {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Token(..)") // it lets a path into a session
-    }
-}

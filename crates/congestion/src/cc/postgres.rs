@@ -16,7 +16,6 @@
 //! is left out, and why is said once. The time in which psql itself starts is in none of the figures.
 
 use std::collections::VecDeque;
-use std::fmt;
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpListener};
 use std::process::{Child, Command, Stdio};
@@ -48,18 +47,23 @@ const GRACE: Duration = Duration::from_secs(60);
 const LOOK: Duration = Duration::from_millis(20);
 
 /// What is done.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, derive_more::Display)]
 #[serde(rename_all = "snake_case")]
 pub enum Work {
     /// COPY TO STDOUT.
+    #[display("COPY out")]
     CopyOut,
     /// COPY FROM STDIN.
+    #[display("COPY in")]
     CopyIn,
     /// pg_basebackup.
+    #[display("base backup")]
     BaseBackup,
     /// Small queries.
+    #[display("20 queries")]
     Queries,
     /// A connection's first row.
+    #[display("first row")]
     FirstRow,
 }
 
@@ -96,18 +100,6 @@ impl Work {
     /// Whether it goes on until it is ended.
     fn is_endless(self) -> bool {
         matches!(self, Self::CopyOut | Self::BaseBackup)
-    }
-}
-
-impl fmt::Display for Work {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::CopyOut => "COPY out",
-            Self::CopyIn => "COPY in",
-            Self::BaseBackup => "base backup",
-            Self::Queries => "20 queries",
-            Self::FirstRow => "first row",
-        })
     }
 }
 

@@ -19,7 +19,6 @@
 //! # Limits
 //! Figures and transfers are not encrypted: they say nothing but how fast the path is.
 
-use std::fmt;
 use std::io::{self, Read, Write};
 
 use hawser_sys::random::random_bytes;
@@ -37,14 +36,9 @@ const MESSAGE_BYTES_MAX: usize = 128 << 10;
 const TOKEN_BYTES_MIN: usize = 16;
 
 /// What both ends know.
-#[derive(Clone)]
+#[derive(Clone, derive_more::Debug)]
+#[debug("Token(...)")]
 pub struct Token(hmac::Key);
-
-impl fmt::Debug for Token {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Token(...)")
-    }
-}
 
 impl Token {
     /// From what a user has given. `None` if it is shorter than 16 bytes.

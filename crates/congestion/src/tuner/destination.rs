@@ -6,7 +6,6 @@
 
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::collections::BTreeSet;
-use std::fmt;
 use std::time::Duration;
 
 use hawser_time::Time;
@@ -26,7 +25,8 @@ const LEFT_FOR: Duration = Duration::from_secs(900);
 const PAUSE: Duration = Duration::from_secs(60);
 
 /// The addresses of a destination.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, derive_more::Display)]
+#[display("{network}/{bits}")]
 pub struct Prefix {
     network: IpAddr,
     bits: u32,
@@ -50,12 +50,6 @@ impl Prefix {
                 (!is_local).then_some(Self { network: network.into(), bits: BITS_V6 })
             }
         }
-    }
-}
-
-impl fmt::Display for Prefix {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}/{}", self.network, self.bits)
     }
 }
 

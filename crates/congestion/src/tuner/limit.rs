@@ -20,7 +20,6 @@
 //! Cuts between two samples count as one: sample at least twice a round trip. A queue shorter than
 //! a tenth of the path's own delay is not seen; its drops count as chance, which they nearly are.
 
-use std::fmt;
 use std::time::Duration;
 
 use super::response;
@@ -40,36 +39,29 @@ const QUEUE_US_MIN: u32 = 3_000;
 const WATCH_MIN: Duration = Duration::from_millis(500);
 
 /// What holds a flow back.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, derive_more::Display)]
 pub enum Limit {
     /// Nothing is known yet.
+    #[display("not known yet")]
     Unknown,
     /// The program has no more to send.
+    #[display("the application sends no more")]
     Application,
     /// The receiver reads no faster, or its buffer (tcp_rmem) is too small for the path.
+    #[display("the receiver's window is full")]
     ReceiverWindow,
     /// This end's buffer (tcp_wmem) is too small for the path.
+    #[display("the send buffer is full")]
     SendBuffer,
     /// Losses that come with a queue: the path is full.
+    #[display("a queue on the path is full")]
     Queue,
     /// Losses without a queue: the algorithm takes chance for congestion.
+    #[display("loss without a queue")]
     Loss,
     /// None of these.
+    #[display("nothing that shows")]
     None,
-}
-
-impl fmt::Display for Limit {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Unknown => "not known yet",
-            Self::Application => "the application sends no more",
-            Self::ReceiverWindow => "the receiver's window is full",
-            Self::SendBuffer => "the send buffer is full",
-            Self::Queue => "a queue on the path is full",
-            Self::Loss => "loss without a queue",
-            Self::None => "nothing that shows",
-        })
-    }
 }
 
 /// A flow over some time.

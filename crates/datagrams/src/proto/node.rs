@@ -27,7 +27,6 @@
 
 use core::net::{IpAddr, Ipv6Addr};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -186,115 +185,84 @@ pub enum Request {
 }
 
 /// A notice about a peer for operators.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug, derive_more::Display)]
 pub enum Notice {
     /// It sent a header that says more than a message may have.
+    #[display(
+        "{_0} sent a message of {_1} bytes, and {MESSAGE_BYTES_MAX} are the most: the \
+         connection is reset"
+    )]
     TooLong(IpAddr, u32),
     /// It sends to an unbound port.
+    #[display("{_0} sends to port {_1}, which nobody has: its messages are dropped")]
     NoPort(IpAddr, u16),
     /// It sends pings and does not read the answers.
+    #[display("{_0} sends pings and does not read the answers: further ones are not answered")]
     Answers(IpAddr),
     /// So many answers to pings wait in all that further ones are not answered.
+    #[display(
+        "{ANSWERS_ALL_MAX} answers to pings wait for peers to read them: most further pings, of \
+         any peer, are not answered until fewer do"
+    )]
     AnswersOfAll,
     /// It sent a congestion map of another length.
+    #[display("{_0} sent a congestion map that is not {MAP_BYTES} bytes long: it is ignored")]
     BadMap(IpAddr),
     /// A probe of its has an extension header of this type, which is unknown or cut off.
+    #[display(
+        "{_0} sent an extension header of type {_1}, which is unknown or cut off: it is \
+         ignored, and those after it are"
+    )]
     Extension(IpAddr, u8),
     /// It opens more connections than there are lanes, and than may wait for one.
+    #[display("{_0} {_1}")]
     Lanes(IpAddr, TooManyWait),
     /// It resets what is dialled for this lane.
+    #[display(
+        "{_0} resets each connection of lane {_1}, whose messages go by another lane now. \
+         Linux up to 6.18 does that where it has missed a reset. To mend it, unload rds_tcp \
+         there and load it again"
+    )]
     Refused(IpAddr, usize),
     /// It cannot be connected to, for this reason.
+    #[display("{_0} cannot be reached: {_1}")]
     Unreachable(IpAddr, String),
     /// It announces this number of lanes, which cannot be.
+    #[display(
+        "{_0} announces {_1} lanes, and there are 1 to {LANES_MAX}: the nearest of these \
+         is taken"
+    )]
     Announced(IpAddr, u16),
     /// It has left TCP's window full for long.
+    #[display("{_0} does not read what it is sent, or reads slowly: its window has been full for \
+               {} s in all, and ports that send to it wait", SLOW.as_secs())]
     Slow(IpAddr),
     /// There are too many peers.
+    #[display("{_0} is refused: there are {PEERS_MAX} peers already")]
     Peers(IpAddr),
     /// It has never answered, and its place was needed.
+    #[display(
+        "{_0} has never answered, and there are {PEERS_MAX} peers: what was sent to it is \
+         dropped"
+    )]
     Displaced(IpAddr),
     /// It withholds the rest of a message, and others need the memory.
+    #[display("{_0} has not sent the rest of a message for longest, and there are more than {} MiB \
+               of such: the connection is reset", PARTIAL_BYTES_MAX >> 20)]
     Partial(IpAddr),
     /// It has restarted: messages that may have reached its last start were dropped.
+    #[display("{_0} has started anew{}", dropped(*_1))]
     Restarted(IpAddr, u64),
     /// It has named two starts of its on one connection.
+    #[display("{_0} says on one connection that it has started anew: the connection is reset")]
     TwoStarts(IpAddr),
 }
 
-impl fmt::Display for Notice {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::TooLong(from, length) => write!(
-                f,
-                "{from} sent a message of {length} bytes, and {MESSAGE_BYTES_MAX} are the most: the \
-                 connection is reset"
-            ),
-            Self::NoPort(from, port) => {
-                write!(f, "{from} sends to port {port}, which nobody has: its messages are dropped")
-            }
-            Self::Answers(from) => write!(
-                f,
-                "{from} sends pings and does not read the answers: further ones are not answered"
-            ),
-            Self::AnswersOfAll => write!(
-                f,
-                "{ANSWERS_ALL_MAX} answers to pings wait for peers to read them: most further pings, of \
-                 any peer, are not answered until fewer do"
-            ),
-            Self::Refused(from, lane) => write!(
-                f,
-                "{from} resets each connection of lane {lane}, whose messages go by another lane now. \
-                 Linux up to 6.18 does that where it has missed a reset. To mend it, unload rds_tcp \
-                 there and load it again"
-            ),
-            Self::Unreachable(to, why) => write!(f, "{to} cannot be reached: {why}"),
-            Self::Announced(from, lanes) => write!(
-                f,
-                "{from} announces {lanes} lanes, and there are 1 to {LANES_MAX}: the nearest of these \
-                 is taken"
-            ),
-            Self::Slow(from) => write!(
-                f,
-                "{from} does not read what it is sent, or reads slowly: its window has been full for \
-                 {} s in all, and ports that send to it wait",
-                SLOW.as_secs()
-            ),
-            Self::BadMap(from) => write!(
-                f,
-                "{from} sent a congestion map that is not {MAP_BYTES} bytes long: it is ignored"
-            ),
-            Self::Extension(from, kind) => write!(
-                f,
-                "{from} sent an extension header of type {kind}, which is unknown or cut off: it is \
-                 ignored, and those after it are"
-            ),
-            Self::Lanes(from, too_many) => write!(f, "{from} {too_many}"),
-            Self::Peers(from) => {
-                write!(f, "{from} is refused: there are {PEERS_MAX} peers already")
-            }
-            Self::Displaced(address) => write!(
-                f,
-                "{address} has never answered, and there are {PEERS_MAX} peers: what was sent to it is \
-                 dropped"
-            ),
-            Self::Partial(from) => write!(
-                f,
-                "{from} has not sent the rest of a message for longest, and there are more than {} MiB \
-                 of such: the connection is reset",
-                PARTIAL_BYTES_MAX >> 20
-            ),
-            Self::TwoStarts(from) => write!(
-                f,
-                "{from} says on one connection that it has started anew: the connection is reset"
-            ),
-            Self::Restarted(from, 0) => write!(f, "{from} has started anew"),
-            Self::Restarted(from, dropped) => write!(
-                f,
-                "{from} has started anew: {dropped} messages that its last start may have got are not \
-                 sent again"
-            ),
-        }
+/// Of a peer that has started anew.
+fn dropped(messages: u64) -> String {
+    match messages {
+        0 => String::new(),
+        _ => format!(": {messages} messages that its last start may have got are not sent again"),
     }
 }
 
@@ -345,32 +313,23 @@ pub enum NotTaken {
 }
 
 /// The reached bound on connections that wait for a lane.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, derive_more::Display)]
 pub enum TooManyWait {
     /// [`WAITING_MAX`].
+    #[display(
+        "opens more connections than there are lanes: {WAITING_MAX} of them wait, and further ones \
+         are reset"
+    )]
     OfPeer,
     /// [`WAITING_ALL_MAX`].
+    #[display(
+        "has more connections that wait for lanes than any other peer, and {WAITING_ALL_MAX} wait in \
+         all: its last ones are reset"
+    )]
     OfAll,
 }
 
 /// The behaviour of a peer that reaches it.
-impl fmt::Display for TooManyWait {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::OfPeer => write!(
-                f,
-                "opens more connections than there are lanes: {WAITING_MAX} of them wait, and further ones \
-                 are reset"
-            ),
-            Self::OfAll => write!(
-                f,
-                "has more connections that wait for lanes than any other peer, and {WAITING_ALL_MAX} wait in \
-                 all: its last ones are reset"
-            ),
-        }
-    }
-}
-
 /// A port of this host.
 #[derive(Debug, Default)]
 struct Port {

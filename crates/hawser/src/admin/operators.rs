@@ -41,14 +41,9 @@ struct Entry {
 }
 
 /// All that are connected.
-#[derive(Default)]
+#[derive(Default, derive_more::Debug)]
+#[debug("Operators {{ .. }}")]
 pub struct Operators(Mutex<Listed>);
-
-impl std::fmt::Debug for Operators {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Operators").finish_non_exhaustive()
-    }
-}
 
 #[derive(Default)]
 struct Listed {

@@ -27,7 +27,7 @@ use super::operators::Operator;
 use super::pooler::{Answer, PoolEntry, Pooler};
 use super::session;
 use crate::bypass::usage::BypassUsage;
-use crate::config::{Config, DatabaseConfig, OptionalAddress, UserConfig};
+use crate::config::{Config, DatabaseConfig, OptionalAddress, UserEntry};
 use crate::dial::Place;
 use crate::dial::server_row::ServerRow;
 use crate::dial::standing::Wants;
@@ -519,7 +519,7 @@ impl Pooler for Running {
     fn servers(&self) -> Vec<ServerRow> {
         let config = self.service.shared.config.load();
         let rows = |database: &DatabaseConfig| {
-            let of = |user: Option<&UserConfig>| Wants {
+            let of = |user: Option<&UserEntry>| Wants {
                 servers: &database.servers,
                 session_attrs: user
                     .and_then(|user| user.target_session_attrs)

@@ -42,26 +42,16 @@ pub struct Column {
 }
 
 /// A value.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug, derive_more::From)]
 pub enum Cell {
     /// NULL.
     Null,
     /// Of a text column.
+    #[from(String, &str)]
     Text(String),
     /// Of a column of any number type.
+    #[from(u64, u32, u16, bool)]
     Number(u64),
-}
-
-impl From<String> for Cell {
-    fn from(text: String) -> Self {
-        Self::Text(text)
-    }
-}
-
-impl From<&str> for Cell {
-    fn from(text: &str) -> Self {
-        Self::Text(text.to_owned())
-    }
 }
 
 impl From<Option<String>> for Cell {
@@ -70,33 +60,9 @@ impl From<Option<String>> for Cell {
     }
 }
 
-impl From<u64> for Cell {
-    fn from(number: u64) -> Self {
-        Self::Number(number)
-    }
-}
-
-impl From<u32> for Cell {
-    fn from(number: u32) -> Self {
-        Self::Number(number.into())
-    }
-}
-
-impl From<u16> for Cell {
-    fn from(number: u16) -> Self {
-        Self::Number(number.into())
-    }
-}
-
 impl From<usize> for Cell {
     fn from(number: usize) -> Self {
         Self::Number(number as u64)
-    }
-}
-
-impl From<bool> for Cell {
-    fn from(value: bool) -> Self {
-        Self::Number(value.into())
     }
 }
 

@@ -625,7 +625,7 @@ async fn what_commands_refuse_has_the_right_sqlstate() {
     ] {
         assert_eq!(operator.answer(text).await, code, "{text}");
     }
-    assert_eq!(fake.config().database("other").unwrap().pool_size, 7);
+    assert_eq!(fake.config().database("other").unwrap().inherited.pool.pool_size, 7);
     assert!(fake.gates.is_disabled("app") && fake.gates.is_paused("other"));
     assert_eq!(*operator.fake.orders.lock().unwrap(), ["WaitForServers"]);
 }

@@ -120,9 +120,9 @@ impl Access {
             let text = user.password.as_ref().map(Password::expose);
             match Secret::parse(text) {
                 Ok(secret) => {
-                    access.own.insert(user.name.clone(), secret);
+                    access.own.insert(user.name().to_owned(), secret);
                 }
-                Err(error) => errors.push(format!("user \"{}\": {error}", user.name)),
+                Err(error) => errors.push(format!("user \"{}\": {error}", user.name())),
             }
         }
         access.stored = access.kinds_stored(auth.auth_user.as_deref());

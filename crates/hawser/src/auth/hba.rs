@@ -17,7 +17,6 @@ mod parse;
 mod tests;
 
 use std::collections::HashSet;
-use std::fmt;
 use std::net::IpAddr;
 use std::path::Path;
 
@@ -71,27 +70,37 @@ pub enum ConnectionType {
 }
 
 /// The authentication methods that exist here.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, derive_more::Display)]
 pub enum Method {
     /// Nothing is asked.
+    #[display("trust")]
     Trust,
     /// No login is allowed.
+    #[display("reject")]
     Reject,
     /// The password in clear text.
+    #[display("password")]
     Password,
     /// A hash of the password; SCRAM where the stored secret is made for it.
+    #[display("md5")]
     Md5,
     /// SCRAM-SHA-256 and SCRAM-SHA-256-PLUS.
+    #[display("scram-sha-256")]
     ScramSha256,
     /// The certificate of the TLS client.
+    #[display("cert")]
     Cert,
     /// The user of the process at the other end of the unix socket. Local `ident` is this too, as in PostgreSQL.
+    #[display("peer")]
     Peer,
     /// The password in clear text, which an LDAP server judges.
+    #[display("ldap")]
     Ldap,
     /// A token of an issuer.
+    #[display("oauth")]
     Oauth,
     /// The password in clear text, which the system's PAM judges.
+    #[display("pam")]
     Pam,
 }
 
@@ -541,22 +550,5 @@ fn host_name_matches(pattern: &str, name: &str) -> bool {
             && name[name.len() - pattern.len()..].eq_ignore_ascii_case(pattern)
     } else {
         name.eq_ignore_ascii_case(pattern)
-    }
-}
-
-impl fmt::Display for Method {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Trust => "trust",
-            Self::Reject => "reject",
-            Self::Password => "password",
-            Self::Md5 => "md5",
-            Self::ScramSha256 => "scram-sha-256",
-            Self::Cert => "cert",
-            Self::Peer => "peer",
-            Self::Ldap => "ldap",
-            Self::Oauth => "oauth",
-            Self::Pam => "pam",
-        })
     }
 }

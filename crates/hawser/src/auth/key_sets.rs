@@ -159,15 +159,6 @@ impl KeySets {
     }
 }
 
-impl std::fmt::Display for KeySource {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            Self::File(path) => write!(f, "{}", path.display()),
-            Self::Url(url) | Self::Discovery(url) => f.write_str(url),
-        }
-    }
-}
-
 async fn read(source: &KeySource, fetching: &Fetching) -> Result<KeySet, String> {
     let failed = |reason: String| format!("{source}: {reason}");
     let document = match source {

@@ -7,8 +7,6 @@
 //! # Why not
 //! SCRAM is better in every way; this exists for servers and secrets that have nothing else.
 
-use std::fmt;
-
 use md5::{Digest, Md5};
 use subtle::ConstantTimeEq;
 
@@ -16,7 +14,8 @@ use subtle::ConstantTimeEq;
 pub type Salt = [u8; 4];
 
 /// The stored form of an md5 password: 32 lower-case hexadecimal digits.
-#[derive(Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, Copy, PartialEq, Eq, derive_more::Debug)]
+#[debug("Md5Hash(..)")]
 pub struct Md5Hash([u8; 32]);
 
 impl Md5Hash {
@@ -54,12 +53,6 @@ impl Md5Hash {
     /// Whether this is the hash of `password`.
     pub fn is_of(&self, user: &str, password: &[u8]) -> bool {
         Self::of_password(user, password).0.ct_eq(&self.0).into()
-    }
-}
-
-impl fmt::Debug for Md5Hash {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Md5Hash(..)")
     }
 }
 

@@ -46,9 +46,10 @@ pub struct OauthRule {
 }
 
 /// Where an issuer's keys are.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, derive_more::Display)]
 pub enum KeySource {
     /// A file on this host.
+    #[display("{}", _0.display())]
     File(PathBuf),
     /// A JWK set at this address.
     Url(String),

@@ -13,8 +13,6 @@
 //! class syntax that the crate reads differently. Where several matches are possible PostgreSQL takes the
 //! longest and we the first alternative, which only a `\1` of an unanchored expression can show.
 
-use std::fmt;
-
 use regex::{Regex, RegexBuilder};
 
 use super::records::{FileError, Token};
@@ -152,13 +150,16 @@ fn translate_class(
 }
 
 /// What a name is compared with.
-#[derive(Clone)]
+#[derive(Clone, derive_more::Debug)]
 pub enum NamePattern {
     /// The keyword `all`.
+    #[debug("all")]
     All,
     /// Exactly this name.
+    #[debug("{_0:?}")]
     Literal(String),
     /// Any name in which the expression is found.
+    #[debug("/{_0}")]
     Regex(Regex),
 }
 
@@ -194,16 +195,6 @@ impl NamePattern {
             Self::All => true,
             Self::Literal(literal) => literal == name,
             Self::Regex(regex) => regex.is_match(name),
-        }
-    }
-}
-
-impl fmt::Debug for NamePattern {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::All => f.write_str("all"),
-            Self::Literal(literal) => write!(f, "{literal:?}"),
-            Self::Regex(regex) => write!(f, "/{regex}"),
         }
     }
 }

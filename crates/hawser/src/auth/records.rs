@@ -18,7 +18,6 @@
 //! (PostgreSQL then takes the next field for it), are errors here.
 
 use std::cell::RefCell;
-use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -65,7 +64,8 @@ impl Files for Disk {
 }
 
 /// A place in a configuration file. Lines and columns count from 1, columns in characters.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, derive_more::Display)]
+#[display("{}:{line}:{column}", file.display())]
 pub struct Location {
     /// The file, as it was opened.
     pub file: Arc<Path>,
@@ -73,12 +73,6 @@ pub struct Location {
     pub line: usize,
     /// The column in that line.
     pub column: usize,
-}
-
-impl fmt::Display for Location {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}:{}:{}", self.file.display(), self.line, self.column)
-    }
 }
 
 /// What is wrong in a configuration file, and where.
@@ -92,7 +86,8 @@ pub struct FileError {
 }
 
 /// Everything that is wrong in a set of files: at least one error, at most [`ERRORS_MAX`].
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{}", .0.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n"))]
 pub struct FileErrors(Vec<FileError>);
 
 impl FileErrors {
@@ -107,20 +102,6 @@ impl FileErrors {
         if errors.is_empty() { Ok(value) } else { Err(Self(errors)) }
     }
 }
-
-impl fmt::Display for FileErrors {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (index, error) in self.0.iter().enumerate() {
-            if index > 0 {
-                f.write_str("\n")?;
-            }
-            error.fmt(f)?;
-        }
-        Ok(())
-    }
-}
-
-impl std::error::Error for FileErrors {}
 
 /// One word of a record.
 #[derive(Debug, Clone, PartialEq, Eq)]

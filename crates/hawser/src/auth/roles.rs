@@ -28,9 +28,9 @@ pub fn place<'a>(config: &'a Config, database: &'a DatabaseConfig) -> Option<Pla
         Some(dbname) => Some(dbname.as_str()),
         None => (!entry.is_any()).then_some(entry.name.as_str()),
     };
-    if let Some(auth_user) = &database.auth_user {
+    if let Some(auth_user) = &database.inherited.auth.auth_user {
         let asker = Asker::AuthUser(auth_user);
-        return match &database.auth_dbname {
+        return match &database.inherited.auth.auth_dbname {
             Some(name) => {
                 let entry = config.database(name)?;
                 Some(Place { entry, dbname: entry.dbname_for(name), asker })

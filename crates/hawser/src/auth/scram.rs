@@ -30,7 +30,6 @@ pub mod server;
 #[cfg(test)]
 mod tests;
 
-use std::fmt;
 use std::num::NonZeroU32;
 
 use base64::Engine as _;
@@ -60,7 +59,8 @@ const NONCE_LENGTH: usize = 18;
 const BINDING_TYPE: &str = "tls-server-end-point";
 
 /// A key of 32 bytes, compared in constant time and never printed.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, derive_more::Debug)]
+#[debug("Key(..)")]
 pub struct Key([u8; KEY_LENGTH]);
 
 impl Key {
@@ -104,14 +104,9 @@ impl PartialEq for Key {
 
 impl Eq for Key {}
 
-impl fmt::Debug for Key {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Key(..)")
-    }
-}
-
 /// What PostgreSQL stores of a password: enough to check a client, not enough to log in.
-#[derive(Clone, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq, derive_more::Debug)]
+#[debug("ScramVerifier(iterations: {iterations}, ..)")]
 pub struct ScramVerifier {
     iterations: NonZeroU32,
     salt: Box<[u8]>,
@@ -159,12 +154,6 @@ impl ScramVerifier {
     }
 }
 
-impl fmt::Debug for ScramVerifier {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "ScramVerifier(iterations: {}, ..)", self.iterations)
-    }
-}
-
 /// All that it takes to log in with SCRAM, and to check others who do: a verifier and the ClientKey that fits it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ScramKeys {
@@ -197,7 +186,8 @@ impl ScramKeys {
 }
 
 /// The expensive step of SCRAM, not yet done: PBKDF2 of a password.
-#[derive(Clone)]
+#[derive(Clone, derive_more::Debug)]
+#[debug("Derivation(iterations: {iterations}, ..)")]
 pub struct Derivation {
     password: Box<[u8]>,
     salt: Box<[u8]>,
@@ -213,12 +203,6 @@ impl Derivation {
     /// Runs it: milliseconds for thousands of iterations. Not on an event loop.
     pub fn run(&self) -> ScramKeys {
         derive(&self.password, &self.salt, self.iterations)
-    }
-}
-
-impl fmt::Debug for Derivation {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Derivation(iterations: {}, ..)", self.iterations)
     }
 }
 
@@ -272,7 +256,8 @@ fn is_printable(text: &[u8]) -> bool {
 ///
 /// A user's made-up salt stays the same while the process lives, as a real one would; PostgreSQL keeps its nonce in the
 /// control file for the same reason.
-#[derive(Clone)]
+#[derive(Clone, derive_more::Debug)]
+#[debug("MockNonce(..)")]
 pub struct MockNonce(Key);
 
 impl MockNonce {
@@ -299,14 +284,9 @@ impl MockNonce {
     }
 }
 
-impl fmt::Debug for MockNonce {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("MockNonce(..)")
-    }
-}
-
 /// A user as SCRAM sees one: with a verifier, real or made up. A client cannot distinguish the two.
-#[derive(Clone)]
+#[derive(Clone, derive_more::Debug)]
+#[debug("Account(..)")]
 pub struct Account {
     verifier: ScramVerifier,
     /// The verifier is made up: whatever the client proves, it is wrong.
@@ -355,12 +335,6 @@ impl Account {
     /// The same account, which now can only fail: for a password whose time has passed, with its own salt.
     pub fn expired(self) -> Self {
         Self { doomed: true, ..self }
-    }
-}
-
-impl fmt::Debug for Account {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Account(..)")
     }
 }
 

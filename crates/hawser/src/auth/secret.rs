@@ -1,6 +1,5 @@
 //! What is known of a user's password, and until when it holds.
 
-use std::fmt;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use subtle::ConstantTimeEq;
@@ -23,7 +22,8 @@ pub enum Secret {
 }
 
 /// A password in plain text, which is never printed.
-#[derive(Clone)]
+#[derive(Clone, derive_more::Debug)]
+#[debug("Password(..)")]
 pub struct Password(Box<[u8]>);
 
 impl Password {
@@ -52,12 +52,6 @@ impl PartialEq for Password {
 }
 
 impl Eq for Password {}
-
-impl fmt::Debug for Password {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Password(..)")
-    }
-}
 
 /// A text that begins as a SCRAM verifier but is none. Taken as a plain password, it would hide a
 /// typing error.

@@ -98,13 +98,13 @@ fn user_of(asking: &Asking<'_>, database: &DatabaseConfig) -> Option<(String, Ar
     if let Some(forced) = &database.forced_user {
         return Some((forced.name.clone(), access.credentials_of(forced, &database.name).ok()?));
     }
-    if let Some(user) = &database.auth_user {
+    if let Some(user) = &database.inherited.auth.auth_user {
         return Some((user.clone(), access.credentials(user)));
     }
     let [user] = asking.config.users() else { return None };
-    match access.secret(&user.name) {
+    match access.secret(user.name()) {
         Some(Secret::Plain(_) | Secret::Md5(_)) => {
-            Some((user.name.clone(), access.credentials(&user.name)))
+            Some((user.name().to_owned(), access.credentials(user.name())))
         }
         _ => None,
     }

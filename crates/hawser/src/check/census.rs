@@ -51,8 +51,8 @@ const PLANNED: &str = r"
 
 /// Looks into a database in which it matters.
 pub(super) async fn look(asking: &Asking<'_>, database: &DatabaseConfig) -> Vec<Found> {
-    let promises = database.custom_settings_in_plans == InPlans::Promised(false);
-    let is_full = database.fidelity == Fidelity::Full;
+    let promises = database.inherited.pool.custom_settings_in_plans == InPlans::Promised(false);
+    let is_full = database.inherited.pool.fidelity == Fidelity::Full;
     if database.is_any() || !(is_full || promises) || is_native(database) {
         return Vec::new();
     }
@@ -64,7 +64,8 @@ pub(super) async fn look(asking: &Asking<'_>, database: &DatabaseConfig) -> Vec<
     };
     match timeout(SERVER_WAIT, ask(&asker, database)).await {
         Ok(Ok(census)) => {
-            let functions = is_full.then(|| census.describe(name, database.function_census));
+            let functions =
+                is_full.then(|| census.describe(name, database.inherited.pool.function_census));
             let plans = promises.then(|| census.describe_plans(name));
             functions.into_iter().flatten().chain(plans).collect()
         }
@@ -79,7 +80,7 @@ pub(super) async fn look(asking: &Asking<'_>, database: &DatabaseConfig) -> Vec<
 
 /// Sessions of clients are sessions of the server: nothing has to be known.
 fn is_native(database: &DatabaseConfig) -> bool {
-    database.mode == PoolMode::Session
+    database.inherited.pool.pool_mode == PoolMode::Session
 }
 
 /// What a database's catalog says.
@@ -107,9 +108,9 @@ async fn ask(asker: &Asker, database: &DatabaseConfig) -> Result<Census, String>
             .map(|text| Report::read(&text).map(drop).map_err(|error| error.to_string())),
         ..Census::default()
     };
-    let named = &database.stateful_functions.names;
+    let named = &database.inherited.pool.stateful_functions.names;
     let mut rows = talk.query(CENSUS).await.map_err(|error| error.to_string())?.rows;
-    if database.custom_settings_in_plans == InPlans::Promised(false) {
+    if database.inherited.pool.custom_settings_in_plans == InPlans::Promised(false) {
         rows.extend(talk.query(PLANNED).await.map_err(|error| error.to_string())?.rows);
     }
     talk.terminate().await;

@@ -36,7 +36,7 @@ pub(crate) fn files(config: &Config) -> Vec<String> {
     let named = named.into_iter().chain([(hba_file.filter(with_secret), "a password")]);
     let of_databases = config.databases().iter().flat_map(|database| {
         [
-            (database.tls.key_file.as_deref(), "a private key"),
+            (database.inherited.tls.server_tls_key_file.as_deref(), "a private key"),
             (database.hand_over_secret_file.as_deref(), "a secret"),
             (database.password_file.as_deref(), "a password"),
         ]

@@ -170,9 +170,8 @@ const QUESTIONS: u32 = 1;
 
 /// What one user's pool may open.
 fn largest(database: &DatabaseConfig) -> i64 {
-    let idle = database.idle_transaction_reserve.unwrap_or(database.pool_size);
-    let reserves = [database.reserve_pool_size, idle, database.lock_wait_reserve];
-    let parts = reserves.into_iter().chain([database.pool_size, QUESTIONS]);
-    let sum = parts.map(i64::from).sum();
-    database.max_db_connections.get().map_or(sum, |most| sum.min(most.into()))
+    let (pool, idle) = (&database.inherited.pool, database.inherited.idle_transaction_reserve());
+    let parts = [pool.pool_size, pool.reserve_pool_size, idle, pool.lock_wait_reserve, QUESTIONS];
+    let sum = parts.into_iter().map(i64::from).sum();
+    database.inherited.limits.max_db_connections.get().map_or(sum, |most| sum.min(most.into()))
 }

@@ -14,7 +14,7 @@ use crate::dial::talk::TalkError;
 
 /// Whether a pooler was found before a database that keeps session state.
 pub(super) async fn look(asking: &Asking<'_>, database: &DatabaseConfig) -> Option<Found> {
-    if database.is_any() || database.fidelity == Fidelity::Classic {
+    if database.is_any() || database.inherited.pool.fidelity == Fidelity::Classic {
         return None;
     }
     let name = &database.name;

@@ -29,12 +29,13 @@ const SOCKET_PATH_BYTES_MAX: usize = 107;
 ///
 /// `*` becomes `0.0.0.0` and `[::]`: the second is opened with IPV6_V6ONLY, and left out if the
 /// host has no IPv6.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, derive_more::Display)]
 pub enum ListenAddress {
     /// An address and port.
     Tcp(SocketAddr),
     /// The whole path of the socket, as in `/run/postgresql/.s.PGSQL.6432`, or the name of an abstract one, as in
     /// `@hawser/.s.PGSQL.6432`.
+    #[display("{}", _0.display())]
     Unix(PathBuf),
 }
 
@@ -45,15 +46,6 @@ impl ListenAddress {
         match self {
             Self::Tcp(address) => address.ip().is_loopback(),
             Self::Unix(_) => true,
-        }
-    }
-}
-
-impl fmt::Display for ListenAddress {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Tcp(address) => address.fmt(f),
-            Self::Unix(path) => path.display().fmt(f),
         }
     }
 }

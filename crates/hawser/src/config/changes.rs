@@ -6,9 +6,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::Config;
-use super::registry::Shown;
+use super::registry::{DatabaseEntry, Group, UserEntry};
 use super::setting::{Setting, Table};
+use super::{Config, Password};
 
 /// Lines of one reload.
 const CHANGES_MAX: usize = 50;
@@ -19,34 +19,23 @@ pub(super) fn between(old: &Config, new: &Config) -> Vec<String> {
     let mut all = Vec::new();
     differences("", &old.reload.shown(), &new.reload.shown(), &mut all);
     let databases = |config: &Config| {
-        let named = |entry: &super::registry::DatabaseEntry| {
-            let secret = entry.password.as_ref().map(super::Password::expose).map(str::to_owned);
-            (entry.name.clone().unwrap_or_default(), (entry.shown(), secret))
-        };
+        let named =
+            |entry: &DatabaseEntry| named(entry.name.as_ref(), entry, entry.password.as_ref());
         config.databases.iter().map(named).collect()
     };
-    entries(Table::Database, &databases(old), &databases(new), &mut all);
     let users = |config: &Config| {
-        let named = |entry: &super::registry::UserEntry| {
-            let secret = entry.password.as_ref().map(super::Password::expose).map(str::to_owned);
-            (entry.name.clone().unwrap_or_default(), (entry.shown(), secret))
-        };
+        let named = |entry: &UserEntry| named(entry.name.as_ref(), entry, entry.password.as_ref());
         config.users.iter().map(named).collect()
     };
-    entries(Table::User, &users(old), &users(new), &mut all);
     let rules = |config: &Config| {
-        let named = |entry: &super::registry::RuleEntry| {
-            (entry.name.clone().unwrap_or_default(), (entry.shown(), None))
-        };
-        config.rules.iter().map(named).collect()
+        config.rules.iter().map(|entry| named(entry.name.as_ref(), entry, None)).collect()
     };
-    entries(Table::Rule, &rules(old), &rules(new), &mut all);
     let links = |config: &Config| {
-        let named = |(name, entry): &(String, super::registry::LinkEntry)| {
-            (name.clone(), (entry.shown(), None))
-        };
-        config.links.iter().map(named).collect()
+        config.links.iter().map(|(name, entry)| named(Some(name), entry, None)).collect()
     };
+    entries(Table::Database, &databases(old), &databases(new), &mut all);
+    entries(Table::User, &users(old), &users(new), &mut all);
+    entries(Table::Rule, &rules(old), &rules(new), &mut all);
     entries(Table::Link, &links(old), &links(new), &mut all);
     if all.len() > CHANGES_MAX {
         let more = all.len() - CHANGES_MAX;
@@ -56,7 +45,15 @@ pub(super) fn between(old: &Config, new: &Config) -> Vec<String> {
     all
 }
 
-type Entries = BTreeMap<String, (Values, Option<String>)>;
+type Entries = BTreeMap<String, (Values, Option<Password>)>;
+
+fn named(
+    name: Option<&String>,
+    entry: &impl Group,
+    secret: Option<&Password>,
+) -> (String, (Values, Option<Password>)) {
+    (name.cloned().unwrap_or_default(), (entry.shown(), secret.cloned()))
+}
 
 fn entries(table: Table, old: &Entries, new: &Entries, all: &mut Vec<String>) {
     let names: BTreeSet<&String> = old.keys().chain(new.keys()).collect();

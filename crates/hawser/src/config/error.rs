@@ -84,7 +84,8 @@ impl fmt::Display for ConfigError {
 impl std::error::Error for ConfigError {}
 
 /// All that is wrong with one configuration, in the order of the file; never empty.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{}", .0.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n"))]
 pub struct ConfigErrors(Vec<ConfigError>);
 
 impl ConfigErrors {
@@ -108,23 +109,10 @@ impl ConfigErrors {
     }
 }
 
-impl fmt::Display for ConfigErrors {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (index, error) in self.0.iter().enumerate() {
-            if index > 0 {
-                f.write_str("\n")?;
-            }
-            error.fmt(f)?;
-        }
-        Ok(())
-    }
-}
-
-impl std::error::Error for ConfigErrors {}
-
 /// Why one value was refused: the message, and the part of the text if it is narrower than the
 /// whole value (an item of a list). The errors of a list's items.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, derive_more::Display)]
+#[display("{message}{}", also.iter().map(|also| format!("; {}", also.message)).collect::<String>())]
 pub struct Rejected {
     pub(super) message: String,
     pub(super) at: Option<Range<usize>>,
@@ -144,13 +132,6 @@ impl Rejected {
     pub(super) fn at(mut self, at: Option<Range<usize>>) -> Self {
         self.at = self.at.or(at);
         self
-    }
-}
-
-impl fmt::Display for Rejected {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.message)?;
-        self.also.iter().try_for_each(|also| write!(f, "; {}", also.message))
     }
 }
 

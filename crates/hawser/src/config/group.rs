@@ -8,12 +8,11 @@ use super::error::Rejected;
 use super::link::LinkConfig;
 use super::registry::{
     AdminSettings, AuthSettings, BypassSettings, ClientTlsSettings, ConsoleSettings, EtcdSettings,
-    LimitSettings, ListenSettings, LogSettings, LogStartSettings, NameSettings, NetworkSettings,
-    PeerSettings, PoolSettings, ProcessSettings, ServerSettings, ServerTlsSettings, Shown,
-    ShutdownSettings, TimeoutSettings,
+    Group, LimitSettings, ListenSettings, LogSettings, LogStartSettings, NameSettings,
+    NetworkSettings, PeerSettings, PoolSettings, ProcessSettings, ServerSettings,
+    ServerTlsSettings, ShutdownSettings, TimeoutSettings,
 };
 use super::setting::Setting;
-use super::user::UserConfig;
 use super::value::{Context, Raw};
 
 macro_rules! groups {
@@ -103,8 +102,6 @@ groups! {
         ;
         /// Every `[[database]]`, in the order of the file, with what it inherits.
         databases: Vec<DatabaseConfig>,
-        /// Every `[[user]]`, in the order of the file, with what it inherits.
-        users: Vec<UserConfig>,
         /// Every `[link.NAME]`.
         links: Vec<LinkConfig>,
     }

@@ -12,6 +12,7 @@
 //! A derive macro: one more crate for what a declarative macro does.
 
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 use super::address::{ListenAddress, ServerAddress};
@@ -24,6 +25,7 @@ use super::choice::{
 use super::ciphers::{Tls13Ciphers, TlsCiphers, TlsCurves};
 use super::congestion::Congestion;
 use super::error::Rejected;
+use super::inherited::Inherited;
 use super::link::LinkPaths;
 use super::peer::Peer;
 use super::proxy::ProxySources;
@@ -42,10 +44,13 @@ const INSIDE_SIZE_MAX: u64 = 1024;
 /// PostgreSQL's own limit on one message, 1 GiB less one, with room for what clients may send.
 const PACKET_MAX: u64 = 2_147_483_647;
 
-/// A group that can be printed.
-pub(super) trait Shown {
+/// What each group can do.
+pub(super) trait Group {
     /// The value of each setting as SHOW CONFIG prints it.
     fn shown(&self) -> Vec<(&'static Setting, String)>;
+
+    /// Puts what is set here `over` what holds for all.
+    fn put_on(&self, general: &mut Inherited);
 }
 
 macro_rules! or {
@@ -64,7 +69,7 @@ macro_rules! settings {
         $Group:ident in $table:ident, $change:ident {
             $(
                 $(#[doc = $doc:literal])+
-                $name:ident: $ty:ty = $default:literal, example $example:literal
+                $name:ident: $ty:ty = $default:literal $(, over $over:ident)?, example $example:literal
                     $(, range $range:expr)? $(, at_least $least:expr)? $(, unit $unit:ident)?
                     $(, pgbouncer $pgbouncer:literal)?;
             )+
@@ -118,13 +123,20 @@ macro_rules! settings {
 
         }
 
-        impl Shown for $Group {
+        impl Group for $Group {
             fn shown(&self) -> Vec<(&'static Setting, String)> {
                 let mut settings = Self::SETTINGS.iter();
                 vec![$( {
                     let setting = settings.next().expect("SETTINGS has an entry for each field");
                     (setting, self.$name.show(setting))
                 }, )+]
+            }
+
+            fn put_on(&self, general: &mut Inherited) {
+                let Inherited { .. } = general; // most groups stand over no other
+                $( $( if let Some(value) = &self.$name {
+                    Arc::make_mut(&mut general.$over).$name = value.clone().into();
+                } )? )+
             }
         }
     )+
@@ -834,54 +846,55 @@ settings! {
         /// core that the process may use.
         inside_places: u32 = "0", example "4", range 0..=INSIDE_SIZE_MAX;
         /// `auth_user` of this database.
-        auth_user: Option<String> = "as in [auth]", example "\"other\"", pgbouncer "auth_user";
+        auth_user: Option<String> = "as in [auth]", over auth, example "\"other\"", pgbouncer "auth_user";
         /// `auth_query` of this database.
-        auth_query: Option<String> = "as in [auth]", example "\"SELECT * FROM f($1)\"",
+        auth_query: Option<String> = "as in [auth]", over auth, example "\"SELECT * FROM f($1)\"",
             pgbouncer "auth_query";
         /// `auth_dbname` of this database.
-        auth_dbname: Option<String> = "as in [auth]", example "\"app\"", pgbouncer "auth_dbname";
+        auth_dbname: Option<String> = "as in [auth]", over auth, example "\"app\"", pgbouncer "auth_dbname";
         /// `pool_mode` of this database.
-        pool_mode: Option<PoolMode> = "as in [pool]", example "\"session\"", pgbouncer "pool_mode";
+        pool_mode: Option<PoolMode> = "as in [pool]", over pool, example "\"session\"", pgbouncer "pool_mode";
         /// `fidelity` of this database.
-        fidelity: Option<Fidelity> = "as in [pool]", example "\"classic\"";
+        fidelity: Option<Fidelity> = "as in [pool]", over pool, example "\"classic\"";
         /// `stateful_functions` of this database.
-        stateful_functions: Option<Functions> = "as in [pool]", example "[\"app.counts\"]";
+        stateful_functions: Option<Functions> = "as in [pool]", over pool, example "[\"app.counts\"]";
         /// `custom_settings_in_plans` of this database.
-        custom_settings_in_plans: Option<InPlans> = "as in [pool]", example "false";
+        custom_settings_in_plans: Option<InPlans> = "as in [pool]", over pool, example "false";
         /// `function_census` of this database.
-        function_census: Option<bool> = "as in [pool]", example "false";
+        function_census: Option<bool> = "as in [pool]", over pool, example "false";
         /// `extension` of this database.
-        extension: Option<ExtensionUse> = "as in [pool]", example "\"off\"";
+        extension: Option<ExtensionUse> = "as in [pool]", over pool, example "\"off\"";
         /// `pool_size` of this database, for each user.
-        pool_size: Option<u32> = "as in [pool]", example "7", range 1..=POOL_SIZE_MAX,
+        pool_size: Option<u32> = "as in [pool]", over pool, example "7", range 1..=POOL_SIZE_MAX,
             pgbouncer "pool_size";
         /// `min_pool_size` of this database.
-        min_pool_size: Option<u32> = "as in [pool]", example "2", range 0..=POOL_SIZE_MAX,
+        min_pool_size: Option<u32> = "as in [pool]", over pool, example "2", range 0..=POOL_SIZE_MAX,
             pgbouncer "min_pool_size";
         /// `reserve_pool_size` of this database.
-        reserve_pool_size: Option<u32> = "as in [pool]", example "5", range 0..=POOL_SIZE_MAX,
+        reserve_pool_size: Option<u32> = "as in [pool]", over pool, example "5", range 0..=POOL_SIZE_MAX,
             pgbouncer "reserve_pool_size";
         /// `reserve_pool_timeout` of this database.
-        reserve_pool_timeout: Option<Timeout> = "as in [pool]", example "\"2s\"", unit Seconds;
+        reserve_pool_timeout: Option<Timeout> = "as in [pool]", over pool, example "\"2s\"", unit Seconds;
         /// `idle_transaction_reserve` of this database.
-        idle_transaction_reserve: Option<u32> = "as in [pool], else as pool_size", example "3",
+        idle_transaction_reserve: Option<u32> = "as in [pool], else as pool_size", over pool, example "3",
             range 0..=POOL_SIZE_MAX;
         /// `lock_wait_reserve` of this database.
-        lock_wait_reserve: Option<u32> = "as in [pool]", example "10", range 0..=POOL_SIZE_MAX;
+        lock_wait_reserve: Option<u32> = "as in [pool]", over pool, example "10", range 0..=POOL_SIZE_MAX;
         /// `max_pinned` of this database.
-        max_pinned: Option<Limit> = "as in [pool]", example "5";
+        max_pinned: Option<Limit> = "as in [pool]", over pool, example "5";
         /// `max_db_connections` of this database.
-        max_db_connections: Option<Limit> = "as in [pool]", example "50", pgbouncer "max_db_connections";
+        max_db_connections: Option<Limit> = "as in [pool]", over limits,
+            example "50", pgbouncer "max_db_connections";
         /// `max_db_client_connections` of this database.
-        max_db_client_connections: Option<Limit> = "as in [pool]", example "100",
+        max_db_client_connections: Option<Limit> = "as in [pool]", over limits, example "100",
             pgbouncer "max_db_client_connections";
         /// `server_down_timeout` of this database.
-        server_down_timeout: Option<Timeout> = "as in [pool]", example "\"2s\"", unit Seconds;
+        server_down_timeout: Option<Timeout> = "as in [pool]", over servers, example "\"2s\"", unit Seconds;
         /// `server_lifetime` of this database.
-        server_lifetime: Option<Duration> = "as in [pool]", example "\"30min\"", unit Seconds,
+        server_lifetime: Option<Duration> = "as in [pool]", over servers, example "\"30min\"", unit Seconds,
             pgbouncer "server_lifetime";
         /// `query_wait_timeout` of this database.
-        query_wait_timeout: Option<Timeout> = "as in [pool]", example "\"10s\"", unit Seconds,
+        query_wait_timeout: Option<Timeout> = "as in [pool]", over timeouts, example "\"10s\"", unit Seconds,
             pgbouncer "query_wait_timeout";
         /// The `client_encoding` with which server connections begin: that of clients which ask for
         /// none. A change of this and of the next three replaces server connections.
@@ -913,20 +926,20 @@ settings! {
         load_balance_hosts: LoadBalanceHosts = "disable", example "\"round-robin\"",
             pgbouncer "load_balance_hosts";
         /// `server_tls_sslmode` of this database.
-        server_tls_sslmode: Option<TlsMode> = "as in [tls]", example "\"require\"";
+        server_tls_sslmode: Option<TlsMode> = "as in [tls]", over tls, example "\"require\"";
         /// `server_tls_ca_file` of this database.
-        server_tls_ca_file: Option<PathBuf> = "as in [tls]", example "\"ca.crt\"";
+        server_tls_ca_file: Option<PathBuf> = "as in [tls]", over tls, example "\"ca.crt\"";
         /// `server_tls_cert_file` of this database.
-        server_tls_cert_file: Option<PathBuf> = "as in [tls]", example "\"client.crt\"";
+        server_tls_cert_file: Option<PathBuf> = "as in [tls]", over tls, example "\"client.crt\"";
         /// `server_tls_key_file` of this database.
-        server_tls_key_file: Option<PathBuf> = "as in [tls]", example "\"client.key\"";
+        server_tls_key_file: Option<PathBuf> = "as in [tls]", over tls, example "\"client.key\"";
         /// `server_tls_protocols` of this database.
-        server_tls_protocols: Option<TlsVersions> = "as in [tls]", example "\"tlsv1.3\"";
+        server_tls_protocols: Option<TlsVersions> = "as in [tls]", over tls, example "\"tlsv1.3\"";
         /// `server_tls_negotiation` of this database.
-        server_tls_negotiation: Option<TlsNegotiation> = "as in [tls]", example "\"direct\"";
+        server_tls_negotiation: Option<TlsNegotiation> = "as in [tls]", over tls, example "\"direct\"";
     }
 
-    /// One `[[user]]` as it is written; [`super::UserConfig`] is what it comes to.
+    /// One `[[user]]`. What it does not set is as in `[pool]` or as in its database: [`super::Inherited`].
     UserEntry in User, Reload {
         /// The user's name.
         name: Option<String> = "required", example "\"other\"";
@@ -934,39 +947,43 @@ settings! {
         /// `users_file`.
         password: Option<Password> = "not set", example "\"secret\"";
         /// `pool_mode` of this user, before the database's.
-        pool_mode: Option<PoolMode> = "as in [[database]]", example "\"session\"",
+        pool_mode: Option<PoolMode> = "as in [[database]]", over pool, example "\"session\"",
             pgbouncer "pool_mode";
         /// `pool_size` of this user, before the database's.
-        pool_size: Option<u32> = "as in [[database]]", example "7", range 1..=POOL_SIZE_MAX,
+        pool_size: Option<u32> = "as in [[database]]", over pool, example "7", range 1..=POOL_SIZE_MAX,
             pgbouncer "pool_size";
         /// `reserve_pool_size` of this user, before the database's.
-        reserve_pool_size: Option<u32> = "as in [[database]]", example "5", range 0..=POOL_SIZE_MAX,
+        reserve_pool_size: Option<u32> = "as in [[database]]", over pool,
+            example "5", range 0..=POOL_SIZE_MAX,
             pgbouncer "reserve_pool_size";
         /// `idle_transaction_reserve` of this user, before the database's.
-        idle_transaction_reserve: Option<u32> = "as in [[database]]", example "3",
+        idle_transaction_reserve: Option<u32> = "as in [[database]]", over pool, example "3",
             range 0..=POOL_SIZE_MAX;
         /// `max_user_connections` of this user.
-        max_user_connections: Option<Limit> = "as in [pool]", example "50",
+        max_user_connections: Option<Limit> = "as in [pool]", over limits, example "50",
             pgbouncer "max_user_connections";
         /// `max_user_client_connections` of this user.
-        max_user_client_connections: Option<Limit> = "as in [pool]", example "100",
+        max_user_client_connections: Option<Limit> = "as in [pool]", over limits, example "100",
             pgbouncer "max_user_client_connections";
         /// `query_wait_timeout` of this user, before the database's.
-        query_wait_timeout: Option<Timeout> = "as in [[database]]", example "\"10s\"", unit Seconds,
+        query_wait_timeout: Option<Timeout> = "as in [[database]]", over timeouts,
+            example "\"10s\"", unit Seconds,
             pgbouncer "query_wait_timeout";
         /// `query_timeout` of this user.
-        query_timeout: Option<Timeout> = "as in [pool]", example "\"5min\"", unit Seconds,
+        query_timeout: Option<Timeout> = "as in [pool]", over timeouts, example "\"5min\"", unit Seconds,
             pgbouncer "query_timeout";
         /// `idle_transaction_timeout` of this user.
-        idle_transaction_timeout: Option<Timeout> = "as in [pool]", example "\"90s\"", unit Seconds,
+        idle_transaction_timeout: Option<Timeout> = "as in [pool]", over timeouts,
+            example "\"90s\"", unit Seconds,
             pgbouncer "idle_transaction_timeout";
         /// `pin_timeout` of this user.
-        pin_timeout: Option<Timeout> = "as in [pool]", example "\"10min\"", unit Seconds;
+        pin_timeout: Option<Timeout> = "as in [pool]", over timeouts, example "\"10min\"", unit Seconds;
         /// `transaction_timeout` of this user.
-        transaction_timeout: Option<Timeout> = "as in [pool]", example "\"10min\"", unit Seconds,
+        transaction_timeout: Option<Timeout> = "as in [pool]", over timeouts,
+            example "\"10min\"", unit Seconds,
             pgbouncer "transaction_timeout";
         /// `client_idle_timeout` of this user.
-        client_idle_timeout: Option<Timeout> = "as in [pool]", example "\"1h\"", unit Seconds,
+        client_idle_timeout: Option<Timeout> = "as in [pool]", over timeouts, example "\"1h\"", unit Seconds,
             pgbouncer "client_idle_timeout";
         /// `target_session_attrs` of this user, before the database's: `prefer-standby` sends a user that only
         /// reads to replicas.

@@ -26,7 +26,7 @@ const SOCKET_DIRECTORY_DEFAULT: &str = "/var/run/postgresql";
 const SERVERS_MAX: usize = 64;
 
 /// A server as `serve --server` takes it.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct ServerUrl {
     /// The user to log in as.
     pub user: Option<String>,
@@ -107,20 +107,7 @@ impl ServerUrl {
         found.user = nonempty(decode(user, "user")?);
         found.password = password.map(|p| decode(p, "password")).transpose()?.and_then(nonempty);
         found.dbname = nonempty(decode(path, "database")?);
-        let mut url = Self {
-            user: None,
-            password: None,
-            servers: Vec::new(),
-            dbname: None,
-            tls_mode: None,
-            tls_ca_file: None,
-            tls_cert_file: None,
-            tls_key_file: None,
-            tls_negotiation: None,
-            target_session_attrs: None,
-            connect_timeout: None,
-            ignored: Vec::new(),
-        };
+        let mut url = Self::default();
         for pair in query.split('&').filter(|pair| !pair.is_empty()) {
             let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
             let name = decode(name, "query")?;
@@ -140,9 +127,8 @@ impl ServerUrl {
         name: &str,
         value: String,
     ) -> Result<(), ServerUrlError> {
-        let refuse = |name, allowed: &str| {
-            Err(ServerUrlError::Parameter { name, allowed: allowed.to_owned() })
-        };
+        let refuse =
+            |name, allowed: &str| ServerUrlError::Parameter { name, allowed: allowed.to_owned() };
         match name {
             "user" => found.user = nonempty(value),
             "password" => found.password = nonempty(value),
@@ -150,43 +136,35 @@ impl ServerUrl {
             "host" | "hostaddr" => {
                 found.hosts = value.split(',').map(|host| (host.to_owned(), None)).collect();
             }
-            "mptcp" => match MptcpUse::from_word(&value) {
-                Some(wanted) => found.mptcp = Some(wanted),
-                None => return refuse("mptcp", MptcpUse::KIND),
-            },
-            "congestion" => match Congestion::from_word(&value) {
-                Some(wanted) => found.congestion = wanted,
-                None => return refuse("congestion", Congestion::KIND),
-            },
+            "mptcp" => {
+                let wanted = MptcpUse::from_word(&value);
+                found.mptcp = Some(wanted.ok_or_else(|| refuse("mptcp", MptcpUse::KIND))?);
+            }
+            "congestion" => {
+                let wanted = Congestion::from_word(&value);
+                found.congestion = wanted.ok_or_else(|| refuse("congestion", Congestion::KIND))?;
+            }
             "port" => found.ports = value.split(',').map(str::to_owned).collect(),
-            "sslmode" => match TlsMode::from_word(&value) {
-                Some(mode) => self.tls_mode = Some(mode),
-                None => {
-                    return refuse(
-                        "sslmode",
-                        "disable, allow, prefer, require, verify-ca, verify-full",
-                    );
-                }
-            },
-            "sslnegotiation" => match TlsNegotiation::from_word(&value) {
-                Some(negotiation) => self.tls_negotiation = Some(negotiation),
-                None => return refuse("sslnegotiation", "postgres, direct"),
-            },
-            "target_session_attrs" => match TargetSessionAttrs::from_word(&value) {
-                Some(attrs) => self.target_session_attrs = Some(attrs),
-                None => {
-                    return refuse(
-                        "target_session_attrs",
-                        "any, read-write, read-only, primary, standby, prefer-standby",
-                    );
-                }
-            },
+            "sslmode" => {
+                let mode = TlsMode::from_word(&value);
+                self.tls_mode = Some(mode.ok_or_else(|| refuse("sslmode", TlsMode::KIND))?);
+            }
+            "sslnegotiation" => {
+                let negotiation = TlsNegotiation::from_word(&value);
+                let refused = || refuse("sslnegotiation", TlsNegotiation::KIND);
+                self.tls_negotiation = Some(negotiation.ok_or_else(refused)?);
+            }
+            "target_session_attrs" => {
+                let attrs = TargetSessionAttrs::from_word(&value);
+                let refused = || refuse("target_session_attrs", TargetSessionAttrs::KIND);
+                self.target_session_attrs = Some(attrs.ok_or_else(refused)?);
+            }
             "connect_timeout" => match value.parse::<u32>() {
                 Ok(0) => {}
                 Ok(seconds) => self.connect_timeout = Some(Duration::from_secs(seconds.into())),
-                Err(_) => return refuse("connect_timeout", "a whole number of seconds"),
+                Err(_) => return Err(refuse("connect_timeout", "a whole number of seconds")),
             },
-            "sslrootcert" if value == "system" => return refuse("sslrootcert", "a file"),
+            "sslrootcert" if value == "system" => return Err(refuse("sslrootcert", "a file")),
             "sslrootcert" => self.tls_ca_file = nonempty(value).map(PathBuf::from),
             "sslcert" => self.tls_cert_file = nonempty(value).map(PathBuf::from),
             "sslkey" => self.tls_key_file = nonempty(value).map(PathBuf::from),

@@ -31,7 +31,7 @@ fn the_minimal_configuration_works_verbatim() {
     assert_eq!(config.listen()[0].to_string(), "127.0.0.1:6432");
     let app = config.database("app").unwrap();
     assert_eq!(app.servers[0].to_string(), "127.0.0.1:5432");
-    assert_eq!(app.pool_size, 20);
+    assert_eq!(app.inherited.pool.pool_size, 20);
     assert_eq!(app.dbname_for("app"), "app");
     let auth = &config.reload.auth;
     assert_eq!(auth.hba_file.as_deref(), Some("/etc/hawser/pg_hba.conf".as_ref()));

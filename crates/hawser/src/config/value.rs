@@ -10,7 +10,6 @@
 //! Serde's derive: it stops at the first error, and its messages know neither the
 //! unit nor the range of a setting.
 
-use std::fmt;
 use std::net::SocketAddr;
 use std::num::NonZeroU32;
 use std::ops::Range;
@@ -517,7 +516,8 @@ impl SettingType for FileMode {
 
 /// A password or a stored secret of one, in any format that PgBouncer's userlist has. `Debug` and
 /// every message leave it out.
-#[derive(Clone, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq, derive_more::Debug)]
+#[debug("Password(...)")]
 pub struct Password(String);
 
 impl Password {
@@ -531,12 +531,6 @@ impl Password {
     #[must_use]
     pub fn expose(&self) -> &str {
         &self.0
-    }
-}
-
-impl fmt::Debug for Password {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Password(...)")
     }
 }
 

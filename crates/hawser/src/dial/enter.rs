@@ -29,18 +29,14 @@ use crate::process::random_bytes;
 use crate::takeover::record;
 
 /// Credentials for a server. Never printed.
+#[derive(derive_more::Debug)]
+#[debug("Credentials(..)")]
 pub struct Credentials {
     secret: Secret,
     /// The stored form that a password was checked against, if a client has shown it.
     stored: Option<Secret>,
     /// From a client's login, or from an earlier one of our own with the password.
     keys: Mutex<Option<ScramKeys>>,
-}
-
-impl std::fmt::Debug for Credentials {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Credentials(..)")
-    }
 }
 
 impl Credentials {

@@ -7,7 +7,6 @@
 //! known and logged before a client has the connection. The rest is
 //! [`hawser_pooler::parts::identity::hand_over`]'s.
 
-use std::fmt;
 use std::fs::File;
 use std::io::Read;
 use std::os::unix::fs::MetadataExt;
@@ -36,14 +35,9 @@ const ASKED: &str = "SELECT 'hawser.hand_over(pg_catalog.bytea)'::pg_catalog.reg
 const FLAG_TRANSPORT: u32 = 8;
 
 /// The secret shared with the server. Never printed.
-#[derive(PartialEq, Eq)]
+#[derive(PartialEq, Eq, derive_more::Debug)]
+#[debug("Secret(..)")]
 pub struct Secret(Box<[u8]>);
-
-impl fmt::Debug for Secret {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Secret(..)")
-    }
-}
 
 impl Secret {
     /// Reads it from its file.
@@ -86,18 +80,13 @@ impl Secret {
 }
 
 /// Why a connection cannot be handed over.
-#[derive(Debug)]
+#[derive(Debug, derive_more::From)]
 pub enum NotHandedOver {
     /// What is missing, or wrong.
     Because(String),
     /// The conversation broke off.
+    #[from]
     Talk(TalkError),
-}
-
-impl From<TalkError> for NotHandedOver {
-    fn from(error: TalkError) -> Self {
-        Self::Talk(error)
-    }
 }
 
 fn because<T>(reason: impl Into<String>) -> Result<T, NotHandedOver> {

@@ -13,7 +13,6 @@
 //! * no output of a command is in an error or in the log: it may be the password
 
 use std::collections::HashMap;
-use std::fmt;
 use std::io;
 use std::path::PathBuf;
 use std::process::Stdio;
@@ -99,14 +98,9 @@ enum State {
 type Slot = Arc<tokio::sync::Mutex<State>>;
 
 /// The passwords in use. Those of the configuration, and of earlier ones.
-#[derive(Default)]
+#[derive(Default, derive_more::Debug)]
+#[debug("Passwords(..)")]
 pub struct Passwords(Mutex<HashMap<PasswordSource, Slot>>);
-
-impl fmt::Debug for Passwords {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Passwords(..)")
-    }
-}
 
 impl Passwords {
     /// The present password, for a caller that waits no longer than `patience`. A command may take

@@ -9,7 +9,6 @@
 //! of two machines differ. pg_stat_replication and pg_stat_wal_receiver need a privilege.
 
 use std::collections::{HashMap, VecDeque};
-use std::fmt;
 use std::time::{Duration, Instant};
 
 use hawser_pooler::ids::ServerAddressId;
@@ -126,17 +125,22 @@ impl WalHistory {
 }
 
 /// Why a database does not want a server's connections.
-#[derive(Clone, Copy, PartialEq, Debug)]
+#[derive(Clone, Copy, PartialEq, Debug, derive_more::Display)]
 pub enum Unfit {
     /// It starts or shuts down.
+    #[display("it does not take sessions: it starts or stops")]
     NotAccepting,
     /// It is not what `target_session_attrs` asks for.
+    #[display("it is not what target_session_attrs asks for")]
     Kind,
     /// It is a primary that has become read-only.
+    #[display("default_transaction_read_only is on")]
     ReadOnly,
     /// It lags more than `max_replica_lag`.
+    #[display("it is more than max_replica_lag behind")]
     Lagging,
     /// It is a primary, and a standby is available again.
+    #[display("a standby is there, which prefer-standby prefers")]
     StandbyIsThere,
 }
 
@@ -156,18 +160,6 @@ impl Unfit {
             Self::NotAccepting | Self::Kind | Self::Lagging => true,
             Self::ReadOnly | Self::StandbyIsThere => false,
         }
-    }
-}
-
-impl fmt::Display for Unfit {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::NotAccepting => "it does not take sessions: it starts or stops",
-            Self::Kind => "it is not what target_session_attrs asks for",
-            Self::ReadOnly => "default_transaction_read_only is on",
-            Self::Lagging => "it is more than max_replica_lag behind",
-            Self::StandbyIsThere => "a standby is there, which prefer-standby prefers",
-        })
     }
 }
 

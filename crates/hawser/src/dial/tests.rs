@@ -15,7 +15,7 @@ use crate::auth::message;
 use crate::auth::scram::server::{ServerBinding, ServerExchange, ServerStep};
 use crate::auth::scram::{Account, Nonce, derive};
 use crate::auth::secret::Secret;
-use crate::config::{Config, Limit, ServerTls, TlsMode, TlsVersions};
+use crate::config::{Config, Limit, ServerTlsSettings, TlsMode, TlsVersions};
 use crate::limits::Limits;
 use crate::process::random_bytes;
 use crate::tls::accept::Accepting;
@@ -550,8 +550,8 @@ async fn a_server_with_which_tls_fails_is_shown_as_long_as_it_does() {
     };
     let (dialler, preferring) = (Dialler::default(), config(TlsMode::Prefer));
     let mut settings = pki.connect_settings(TlsMode::Prefer);
-    let tls = |settings: &ServerTls| Connecting::load(settings).unwrap();
-    settings.protocols = TlsVersions { v1_2: false, v1_3: true };
+    let tls = |settings: &ServerTlsSettings| Connecting::load(settings).unwrap();
+    settings.server_tls_protocols = TlsVersions { v1_2: false, v1_3: true };
     let none = login(&Secret::None);
     let dialled = dial(&dialler, &target(&[&server], tls(&settings)), &none).await.unwrap();
     assert!(!dialled.talk.stream().is_encrypted());
@@ -565,7 +565,7 @@ async fn a_server_with_which_tls_fails_is_shown_as_long_as_it_does() {
     // `prefer` is for a server that says that it has no TLS.
     dial(&dialler, &target(&[&without], tls(&settings)), &none).await.unwrap();
     assert_eq!(dialler.unencrypted.fallbacks(&preferring), shown);
-    settings.protocols = TlsVersions { v1_2: true, v1_3: true };
+    settings.server_tls_protocols = TlsVersions { v1_2: true, v1_3: true };
     let dialled = dial(&dialler, &target(&[&server], tls(&settings)), &none).await.unwrap();
     assert!(dialled.talk.stream().is_encrypted());
     assert!(dialler.unencrypted.fallbacks(&preferring).is_empty());

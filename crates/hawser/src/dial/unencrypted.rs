@@ -15,7 +15,7 @@
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
 
-use crate::config::{Config, ServerAddress, TlsMode};
+use crate::config::{Config, DatabaseConfig, ServerAddress, TlsMode};
 
 /// Why TLS has failed, by server.
 #[derive(Debug, Default)]
@@ -47,7 +47,9 @@ impl Unencrypted {
     /// A line for each server, as far as the configuration still prefers TLS with it.
     pub fn fallbacks(&self, config: &Config) -> Vec<String> {
         let all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let preferring = config.databases().iter().filter(|one| one.tls.mode == TlsMode::Prefer);
+        let prefers =
+            |one: &&DatabaseConfig| one.inherited.tls.server_tls_sslmode == TlsMode::Prefer;
+        let preferring = config.databases().iter().filter(prefers);
         let mut servers: Vec<_> = preferring.flat_map(|one| &one.servers).collect();
         servers.sort_by_key(ToString::to_string);
         servers.dedup();

@@ -45,7 +45,7 @@ fn a_small_file_keeps_pgbouncers_defaults_where_ours_differ() {
     let listen: Vec<_> = config.listen().iter().map(ToString::to_string).collect();
     assert_eq!(listen, ["127.0.0.1:6432", "/tmp/.s.PGSQL.6432"]);
     assert_eq!(config.database("app").unwrap().servers[0].to_string(), "db.example:5433");
-    assert_eq!(config.database("app").unwrap().mode, PoolMode::Session);
+    assert_eq!(config.database("app").unwrap().inherited.pool.pool_mode, PoolMode::Session);
     assert_eq!(config.reload.limits.max_client_conn, 100);
     assert_eq!(config.auth_type(), AuthType::Md5);
     assert_eq!(config.start.listen.backlog, 128);
@@ -85,8 +85,11 @@ syslog_facility = LOCAL0
 ",
     );
     let a = config.database("a").unwrap();
-    assert_eq!((a.mode, a.load_balance_hosts), (PoolMode::Statement, LoadBalanceHosts::Disable));
-    assert_eq!(a.tls.mode, TlsMode::VerifyFull);
+    assert_eq!(
+        (a.inherited.pool.pool_mode, a.load_balance_hosts),
+        (PoolMode::Statement, LoadBalanceHosts::Disable)
+    );
+    assert_eq!(a.inherited.tls.server_tls_sslmode, TlsMode::VerifyFull);
     assert_eq!(config.reload.pool.pool_mode, PoolMode::Session);
     assert_eq!(config.auth_type(), AuthType::Hba);
     assert!(config.reload.auth.hba_file.is_some());
@@ -208,7 +211,7 @@ fn query_timeout_bounds_the_wait_too() {
         ));
         let waits = |database: &str, user: &str| {
             let limits = config.resolve(config.database(database).unwrap(), user);
-            limits.query_wait_timeout.get().map(|wait| wait.as_secs())
+            limits.timeouts.query_wait_timeout.get().map(|wait| wait.as_secs())
         };
         let found = (waits("b", "v"), waits("a", "v"), waits("b", "u"));
         assert_eq!(found, (Some(all), Some(database), Some(user)), "{query}, {wait}\n{output}");
@@ -315,11 +318,14 @@ fn numbers_are_decimal_where_pgbouncer_reads_them_so() {
          client_idle_timeout = 1e1\npeer_id = 0x0\nverbose = 00\nmax_user_connections = 7\n[peers]\n",
     );
     let a = config.database("a").unwrap();
-    assert_eq!((a.pool_size, a.max_db_connections), (20, Limit::new(100)));
-    assert_eq!(a.server_lifetime, Duration::from_secs(3600), "inherited");
-    assert_eq!(a.query_wait_timeout, Timeout::after(Duration::from_secs(10)));
+    assert_eq!(
+        (a.inherited.pool.pool_size, a.inherited.limits.max_db_connections),
+        (20, Limit::new(100))
+    );
+    assert_eq!(a.inherited.servers.server_lifetime, Duration::from_secs(3600), "inherited");
+    assert_eq!(a.inherited.timeouts.query_wait_timeout, Timeout::after(Duration::from_secs(10)));
     let u = config.resolve(a, "u");
-    assert_eq!(u.query_timeout, Timeout::after(Duration::from_secs(10)));
+    assert_eq!(u.timeouts.query_timeout, Timeout::after(Duration::from_secs(10)));
     assert_eq!(config.reload.pool.pool_size, 16);
     assert_eq!(config.reload.network.tcp_keepidle.get(), Some(Duration::from_secs(30)));
     let idle = config.reload.timeouts.client_idle_timeout.get();
@@ -350,7 +356,7 @@ fn settings_of_its_own_are_written_as_toml() {
     assert_eq!(seconds(config.reload.shutdown.shutdown_timeout), Some(5.0), "{output}");
     assert_eq!(seconds(config.reload.timeouts.client_write_timeout), Some(0.5));
     assert_eq!(config.reload.limits.max_client_conn, 10);
-    assert_eq!(config.database("a").unwrap().tls.mode, TlsMode::Require);
+    assert_eq!(config.database("a").unwrap().inherited.tls.server_tls_sslmode, TlsMode::Require);
     assert!(config.is_admin("b") && config.is_admin("c"), "spaces are between, too");
     let error = import("[hawser]\nmax_client_conn =\n[pgbouncer]\n").unwrap_err();
     assert!(error.line == 2 && error.to_string().contains("max_client_conn: "), "{error}");
@@ -387,7 +393,10 @@ fn the_last_of_a_name_holds_and_a_database_twice_is_noted() {
          [pgbouncer]\nauth_file = u\n",
     );
     let a = config.database("a").unwrap();
-    assert_eq!((a.servers[0].to_string().as_str(), a.reserve_pool_size), ("i:5432", 3));
+    assert_eq!(
+        (a.servers[0].to_string().as_str(), a.inherited.pool.reserve_pool_size),
+        ("i:5432", 3)
+    );
     assert!(output.contains("# database a is there twice: the later entry holds"), "{output}");
 }
 
@@ -409,8 +418,11 @@ fn the_bounds_on_server_connections_are_pgbouncers() {
         "[databases]\n* = host=h\n[pgbouncer]\nauth_file = u\ndefault_pool_size = 15\nreserve_pool_size = 3\n",
     );
     let database = config.database("any").unwrap();
-    let limits =
-        (database.pool_size, database.reserve_pool_size, database.idle_transaction_reserve);
+    let limits = (
+        database.inherited.pool.pool_size,
+        database.inherited.pool.reserve_pool_size,
+        database.inherited.pool.idle_transaction_reserve,
+    );
     assert_eq!(limits, (15, 3, Some(0)));
 }
 
@@ -438,10 +450,10 @@ query_timeout = 12.5
     assert_eq!(forced.servers.len(), 2);
     assert_eq!(forced.load_balance_hosts, LoadBalanceHosts::RoundRobin);
     assert_eq!(forced.dbname_for("forced"), "real");
-    assert_eq!((forced.pool_size, forced.reserve_pool_size), (7, 3));
-    assert_eq!(forced.mode, PoolMode::Statement);
+    assert_eq!((forced.inherited.pool.pool_size, forced.inherited.pool.reserve_pool_size), (7, 3));
+    assert_eq!(forced.inherited.pool.pool_mode, PoolMode::Statement);
     assert_eq!(forced.connect_query.as_deref(), Some("SELECT 1"));
-    assert_eq!(forced.server_lifetime, Duration::from_secs(60));
+    assert_eq!(forced.inherited.servers.server_lifetime, Duration::from_secs(60));
     let user = forced.forced_user.as_ref().unwrap();
     assert_eq!((user.name.as_str(), user.password.as_ref().unwrap().expose()), ("u", "it's"));
     let server = |name: &str| config.database(name).unwrap().servers[0].to_string();
@@ -449,17 +461,26 @@ query_timeout = 12.5
     assert_eq!(server("v6"), "[::1]:5432");
     assert_eq!(server("sock"), "/run/pg/.s.PGSQL.5433");
     assert_eq!(server("odd name"), "h:5432");
-    assert_eq!(config.database("v6").unwrap().max_db_client_connections, Limit::new(9));
-    assert_eq!(config.database("other").unwrap().auth_dbname.as_deref(), Some("local"));
+    assert_eq!(
+        config.database("v6").unwrap().inherited.limits.max_db_client_connections,
+        Limit::new(9)
+    );
+    assert_eq!(
+        config.database("other").unwrap().inherited.auth.auth_dbname.as_deref(),
+        Some("local")
+    );
     let alice = config.resolve(forced, "alice");
-    assert_eq!((alice.pool_size, alice.mode), (2, PoolMode::Transaction));
-    assert_eq!(alice.query_timeout, Timeout::after(Duration::from_secs(30)));
+    assert_eq!((alice.pool.pool_size, alice.pool.pool_mode), (2, PoolMode::Transaction));
+    assert_eq!(alice.timeouts.query_timeout, Timeout::after(Duration::from_secs(30)));
     assert_eq!(config.reload.timeouts.query_timeout.get(), Some(Duration::from_millis(12_500)));
     assert_eq!(config.listen()[0].to_string(), "/run/pgb/.s.PGSQL.7000");
     let start = [("client_encoding", "LATIN1"), ("TimeZone", "UTC")];
     assert_eq!(forced.start_values, start.map(|(name, value)| (name, value.to_owned())));
-    assert_eq!(forced.query_wait_timeout, Timeout::after(Duration::from_secs(9)));
-    assert_eq!(alice.query_wait_timeout, Timeout::after(Duration::from_secs(4)));
+    assert_eq!(
+        forced.inherited.timeouts.query_wait_timeout,
+        Timeout::after(Duration::from_secs(9))
+    );
+    assert_eq!(alice.timeouts.query_wait_timeout, Timeout::after(Duration::from_secs(4)));
     assert_eq!(config.reload.servers.pool_idle_timeout, Timeout::NEVER);
     assert!(output.contains("autodb_idle_timeout = \"3600s\""), "{output}");
 }
@@ -500,7 +521,7 @@ tcp_keepidle = 60
     assert!(!output.contains("hunter2"));
     assert_eq!(config.reload.pool.pool_size, 262_143, "no limit");
     assert_eq!(config.start.listen.unix_socket_mode.0, 0o700, "decimal, as C reads it");
-    assert_eq!(config.database("b").unwrap().tls.mode, TlsMode::VerifyFull);
+    assert_eq!(config.database("b").unwrap().inherited.tls.server_tls_sslmode, TlsMode::VerifyFull);
     assert_eq!(config.reload.network.tcp_user_timeout.get(), Some(Duration::from_millis(250)));
     assert_eq!(config.reload.network.tcp_keepidle.get(), Some(Duration::from_secs(60)));
 }

@@ -38,18 +38,14 @@ const CLASSES: usize = HISTOGRAM_BOUNDS_US.len() + 1;
 pub type Pins = BTreeMap<&'static str, (u64, u64)>;
 
 /// Everything that `/metrics` shows.
+#[derive(derive_more::Debug)]
+#[debug("Collect {{ .. }}")]
 pub struct Collect {
     pub(super) pooler: Arc<dyn Pooler>,
     /// As of the last look; `None` before the first.
     pub(super) pins: Arc<Mutex<Option<Pins>>>,
     /// The statements that have taken the most time, as of the last look.
     pub(super) queries: Arc<Mutex<Queries>>,
-}
-
-impl fmt::Debug for Collect {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Collect").finish_non_exhaustive()
-    }
 }
 
 /// A histogram over all loops and pools of a series.

@@ -258,7 +258,8 @@ impl Enquiries {
         requested: &str,
         user: &str,
     ) -> Result<Option<Secret>, NotLookedUp> {
-        let Some(auth_user) = &database.auth_user else { return Ok(None) };
+        let auth = &database.inherited.auth;
+        let Some(auth_user) = &auth.auth_user else { return Ok(None) };
         let key = (requested.to_owned(), user.to_owned());
         let remembered = locked(&self.secrets).get(&key).cloned();
         if let Some((asked, secret)) = remembered
@@ -274,7 +275,7 @@ impl Enquiries {
             ClientError::fatal(SqlState::CONNECTION_FAILURE, "the user could not be looked up")
                 .detail("auth_query failed; see the log of the pooler.")
         };
-        let (name, asked_in) = match &database.auth_dbname {
+        let (name, asked_in) = match &auth.auth_dbname {
             Some(name) => (name.as_str(), config.database(name)),
             None => (requested, Some(database)),
         };
@@ -282,7 +283,7 @@ impl Enquiries {
             asked_in.ok_or_else(|| failed(&format!("auth_dbname \"{name}\" is unknown")))?;
         let dbname = asked_in.dbname_for(name);
         // Any client can name databases at any rate before it has proven anything.
-        let stranger = match database.auth_dbname.is_none() && asked_in.is_any() {
+        let stranger = match auth.auth_dbname.is_none() && asked_in.is_any() {
             true => self.strangers.admit(dbname).await?,
             false => None,
         };
@@ -300,25 +301,24 @@ impl Enquiries {
         };
         let route = self.pools.route(config, asked_in, auth_user, login);
         let patience = route.target.connect_timeout;
-        let answer =
-            match self.ask(&route, patience, &database.auth_query, &[user.as_bytes()]).await {
-                Ok(answer) => answer,
-                Err(error) if is_no_entry(&error) => {
-                    if stranger.is_none() || !error.is_no_such_database() {
-                        failed(&error); // for the operator: no client gets it
-                    }
-                    if let Some(stranger) = stranger {
-                        stranger.missing();
-                    }
-                    return Err(NotLookedUp::NoEntry);
+        let answer = match self.ask(&route, patience, &auth.auth_query, &[user.as_bytes()]).await {
+            Ok(answer) => answer,
+            Err(error) if is_no_entry(&error) => {
+                if stranger.is_none() || !error.is_no_such_database() {
+                    failed(&error); // for the operator: no client gets it
                 }
-                Err(error) => {
-                    if let Some(stranger) = stranger.filter(|_| error.is_silence()) {
-                        stranger.unanswered();
-                    }
-                    return Err(failed(&error).into());
+                if let Some(stranger) = stranger {
+                    stranger.missing();
                 }
-            };
+                return Err(NotLookedUp::NoEntry);
+            }
+            Err(error) => {
+                if let Some(stranger) = stranger.filter(|_| error.is_silence()) {
+                    stranger.unanswered();
+                }
+                return Err(failed(&error).into());
+            }
+        };
         if let Some(stranger) = stranger {
             stranger.exists();
         }

@@ -349,7 +349,7 @@ impl Health {
         }
         let config = prober.shared.config.load();
         let user = config.user(&entry.key.user).filter(|user| user.has_own_servers());
-        let (database, user) = (&entry.key.database, user.map(|user| &user.name));
+        let (database, user) = (&entry.key.database, user.and_then(|user| user.name.as_ref()));
         let mut renews = false;
         for (server, why) in unfit {
             let departure = Departure {

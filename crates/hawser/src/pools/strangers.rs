@@ -27,18 +27,13 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use super::locked;
 
 /// Why a user could not be looked up.
-#[derive(Debug)]
+#[derive(Debug, derive_more::From)]
 pub enum NotLookedUp {
     /// The server does not let `auth_user` into the database, or there is none of that name.
     NoEntry,
     /// Anything else: the error for the client.
+    #[from]
     Failed(ClientError),
-}
-
-impl From<ClientError> for NotLookedUp {
-    fn from(error: ClientError) -> Self {
-        Self::Failed(error)
-    }
 }
 
 /// Names that are asked about at one time.

@@ -88,7 +88,7 @@ fn make_those_always_wanted(shared: &Shared, pools: &Pools) {
         let (name, gates) = (&database.name, &shared.gates);
         let Some(forced) = &database.forced_user else { continue };
         if name == ANY_DATABASE
-            || config.resolve(database, &forced.name).min_pool_size == 0
+            || config.resolve(database, &forced.name).pool.min_pool_size == 0
             || gates.is_paused(name)
             || gates.is_disabled(name)
             || pools.exists(name, &forced.name, database.is_shared_by_users())

@@ -72,6 +72,8 @@ impl EtcdError {
 }
 
 /// An etcd cluster.
+#[derive(derive_more::Debug)]
+#[debug("Etcd {{ endpoints: {endpoints:?}, .. }}")]
 pub struct Etcd {
     endpoints: Vec<String>,
     prefix: String,
@@ -83,12 +85,6 @@ pub struct Etcd {
     at: usize,
     connection: Option<SendRequest<Full<Bytes>>>,
     token: Option<String>,
-}
-
-impl fmt::Debug for Etcd {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Etcd").field("endpoints", &self.endpoints).finish_non_exhaustive()
-    }
 }
 
 impl Etcd {

@@ -7,7 +7,8 @@ use hawser_sys::mptcp::watch::Watched;
 use hawser_sys::stream as sys;
 
 /// The descriptor of a loop's connection.
-#[derive(Debug)]
+#[derive(Debug, derive_more::From)]
+#[from(Watched, OwnedFd)]
 pub struct Wire(Watched);
 
 impl Wire {
@@ -63,18 +64,6 @@ impl Wire {
 fn note_blocked(error: &io::Error) {
     if error.kind() == io::ErrorKind::WouldBlock {
         super::note_blocked();
-    }
-}
-
-impl From<Watched> for Wire {
-    fn from(fd: Watched) -> Self {
-        Self(fd)
-    }
-}
-
-impl From<OwnedFd> for Wire {
-    fn from(fd: OwnedFd) -> Self {
-        Self(fd.into())
     }
 }
 

@@ -16,7 +16,8 @@ use super::wire::Message;
 pub(super) const ANSWER_WAIT: Duration = Duration::from_secs(10);
 
 /// What is left of a predecessor, for `hawser status`.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, derive_more::Display)]
+#[display("process {pid}, hawser {version}, still has {clients} clients")]
 pub struct PredecessorStatus {
     /// Its process id.
     pub pid: u32,
@@ -24,13 +25,6 @@ pub struct PredecessorStatus {
     pub version: String,
     /// Clients that it still has.
     pub clients: usize,
-}
-
-impl std::fmt::Display for PredecessorStatus {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Self { pid, version, clients } = self;
-        write!(f, "process {pid}, hawser {version}, still has {clients} clients")
-    }
 }
 
 /// A predecessor that still has clients, as the rest of this process sees it.

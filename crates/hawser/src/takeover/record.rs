@@ -33,14 +33,9 @@ use crate::auth::secret::{Password, Secret};
 const KNOWN_NEEDS: [&str; 0] = [];
 
 /// Bytes, as a string of Latin-1.
-#[derive(Clone, PartialEq, Eq, Debug, Default)]
+#[derive(Clone, PartialEq, Eq, Debug, Default, derive_more::From)]
+#[from(&[u8])]
 pub struct Bytes(pub Box<[u8]>);
-
-impl From<&[u8]> for Bytes {
-    fn from(bytes: &[u8]) -> Self {
-        Self(bytes.into())
-    }
-}
 
 impl Serialize for Bytes {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
@@ -288,8 +283,9 @@ pub struct Pool {
 }
 
 /// Credentials for a login to a server. Never printed.
-#[derive(Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Eq, Default, Serialize, Deserialize, derive_more::Debug)]
 #[serde(default)]
+#[debug("Credentials(..)")]
 pub struct Credentials {
     /// The secret.
     pub secret: SecretRecord,
@@ -334,12 +330,6 @@ impl From<&SecretRecord> for Secret {
             SecretRecord::Md5(hash) => Md5Hash::parse(hash).map_or(Self::None, Self::Md5),
             SecretRecord::Scram(text) => ScramVerifier::parse(text).map_or(Self::None, Self::Scram),
         }
-    }
-}
-
-impl std::fmt::Debug for Credentials {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Credentials(..)")
     }
 }
 

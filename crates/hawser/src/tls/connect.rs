@@ -23,7 +23,7 @@ use super::{
     ALPN, FileStamps, TlsError, authorities, certificates, certified_key, provider, provider_with,
     versions,
 };
-use crate::config::{ServerTls, TlsMode, TlsNegotiation};
+use crate::config::{ServerTlsSettings, TlsMode, TlsNegotiation};
 
 /// Where distributions keep the authorities that they trust: Debian and Ubuntu, Fedora, Alpine,
 /// openSUSE.
@@ -43,7 +43,7 @@ pub struct Connecting {
     pub direct: bool,
     config: Option<Arc<ClientConfig>>,
     /// What it was made of.
-    settings: Option<ServerTls>,
+    settings: Option<ServerTlsSettings>,
     stamps: FileStamps,
 }
 
@@ -63,15 +63,19 @@ impl Connecting {
     ///
     /// # Errors
     /// See [`TlsError`].
-    pub fn load(settings: &ServerTls) -> Result<Self, TlsError> {
-        if settings.mode == TlsMode::Disable {
+    pub fn load(settings: &ServerTlsSettings) -> Result<Self, TlsError> {
+        if settings.server_tls_sslmode == TlsMode::Disable {
             return Ok(Self::never());
         }
-        let files = [&settings.ca_file, &settings.cert_file, &settings.key_file];
+        let files = [
+            &settings.server_tls_ca_file,
+            &settings.server_tls_cert_file,
+            &settings.server_tls_key_file,
+        ];
         let stamps = FileStamps::of(files.into_iter().flatten());
         Ok(Self {
-            mode: settings.mode,
-            direct: settings.negotiation == TlsNegotiation::Direct,
+            mode: settings.server_tls_sslmode,
+            direct: settings.server_tls_negotiation == TlsNegotiation::Direct,
             config: Some(Arc::new(client_config(settings)?)),
             settings: Some(settings.clone()),
             stamps,
@@ -103,25 +107,25 @@ pub fn server_name(host: &str) -> Result<ServerName<'static>, String> {
         .map_err(|_| format!("\"{host}\" cannot be the name in a certificate"))
 }
 
-fn client_config(settings: &ServerTls) -> Result<ClientConfig, TlsError> {
+fn client_config(settings: &ServerTlsSettings) -> Result<ClientConfig, TlsError> {
     let place = || -> PathBuf {
-        let file = settings.cert_file.as_ref().or(settings.ca_file.as_ref());
+        let file = settings.server_tls_cert_file.as_ref().or(settings.server_tls_ca_file.as_ref());
         file.cloned().unwrap_or_default()
     };
     let unusable =
         |error: &dyn ToString| TlsError::Unusable { path: place(), reason: error.to_string() };
-    let usable = provider_with(&settings.ciphers, &settings.ciphers_13, None);
+    let usable = provider_with(&settings.server_tls_ciphers, &settings.server_tls13_ciphers, None);
     let builder = ClientConfig::builder_with_provider(usable)
-        .with_protocol_versions(&versions(settings.protocols))
+        .with_protocol_versions(&versions(settings.server_tls_protocols))
         .map_err(|error| unusable(&error))?;
-    let known = || match &settings.ca_file {
+    let known = || match &settings.server_tls_ca_file {
         Some(path) => authorities(path),
         None => {
             let roots = Arc::new(system_authorities()?);
             Ok(Authorities { roots, files: Vec::new() })
         }
     };
-    let check = match settings.mode {
+    let check = match settings.server_tls_sslmode {
         TlsMode::VerifyFull => ServerCheck::full(known()?).map_err(|error| unusable(&error))?,
         TlsMode::VerifyCa => ServerCheck::any_name(known()?).map_err(|error| unusable(&error))?,
         TlsMode::Disable | TlsMode::Allow | TlsMode::Prefer | TlsMode::Require => {
@@ -129,7 +133,7 @@ fn client_config(settings: &ServerTls) -> Result<ClientConfig, TlsError> {
         }
     };
     let builder = builder.dangerous().with_custom_certificate_verifier(Arc::new(check));
-    let mut config = match (&settings.cert_file, &settings.key_file) {
+    let mut config = match (&settings.server_tls_cert_file, &settings.server_tls_key_file) {
         (Some(certificate), Some(key)) => {
             let own = SingleCertAndKey::from(certified_key(certificate, key)?);
             builder.with_client_cert_resolver(Arc::new(own))

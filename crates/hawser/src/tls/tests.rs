@@ -14,8 +14,8 @@ use x509_parser::asn1_rs::{Any, FromDer};
 use super::accept::{Accepting, Acceptor};
 use super::connect::{Connecting, server_name};
 use crate::config::{
-    ClientTlsSettings, Config, ServerTls, Tls13Ciphers, TlsCiphers, TlsMode, TlsNegotiation,
-    TlsVersions,
+    ClientTlsSettings, Config, ServerTlsSettings, Tls13Ciphers, TlsCiphers, TlsMode,
+    TlsNegotiation, TlsVersions,
 };
 use crate::process::random_u64;
 
@@ -105,16 +105,16 @@ impl Pki {
         settings
     }
 
-    pub(crate) fn connect_settings(&self, mode: TlsMode) -> ServerTls {
-        ServerTls {
-            mode,
-            ca_file: Some(self.path("ca.crt")),
-            cert_file: None,
-            key_file: None,
-            protocols: TlsVersions { v1_2: true, v1_3: true },
-            ciphers: TlsCiphers::default(),
-            ciphers_13: Tls13Ciphers::default(),
-            negotiation: TlsNegotiation::Postgres,
+    pub(crate) fn connect_settings(&self, mode: TlsMode) -> ServerTlsSettings {
+        ServerTlsSettings {
+            server_tls_sslmode: mode,
+            server_tls_ca_file: Some(self.path("ca.crt")),
+            server_tls_cert_file: None,
+            server_tls_key_file: None,
+            server_tls_protocols: TlsVersions { v1_2: true, v1_3: true },
+            server_tls_ciphers: TlsCiphers::default(),
+            server_tls13_ciphers: Tls13Ciphers::default(),
+            server_tls_negotiation: TlsNegotiation::Postgres,
         }
     }
 }
@@ -159,7 +159,7 @@ fn version_1(der: &[u8], authority: &KeyPair) -> Vec<u8> {
 /// Agrees on TLS between the two and sends a byte each way.
 async fn agree(
     accept: &ClientTlsSettings,
-    connect: &ServerTls,
+    connect: &ServerTlsSettings,
     host: &str,
 ) -> Result<(Option<usize>, Option<usize>), String> {
     let accepting = Accepting::load(accept).unwrap().unwrap();
@@ -211,9 +211,9 @@ async fn a_client_certificate_is_optional_unless_the_mode_verifies() {
     let pki = Pki::new();
     pki.issue("ann", &[], "ann");
     let without = pki.connect_settings(TlsMode::Require);
-    let with = ServerTls {
-        cert_file: Some(pki.path("ann.crt")),
-        key_file: Some(pki.path("ann.key")),
+    let with = ServerTlsSettings {
+        server_tls_cert_file: Some(pki.path("ann.crt")),
+        server_tls_key_file: Some(pki.path("ann.key")),
         ..without.clone()
     };
     let mut accept = pki.accept_settings(TlsMode::Require);
@@ -226,9 +226,9 @@ async fn a_client_certificate_is_optional_unless_the_mode_verifies() {
     // One of another authority gets nowhere, asked for or not.
     let stranger = Pki::new();
     stranger.issue("ann", &[], "ann");
-    let strange = ServerTls {
-        cert_file: Some(stranger.path("ann.crt")),
-        key_file: Some(stranger.path("ann.key")),
+    let strange = ServerTlsSettings {
+        server_tls_cert_file: Some(stranger.path("ann.crt")),
+        server_tls_key_file: Some(stranger.path("ann.key")),
         ..without
     };
     accept.client_tls_sslmode = TlsMode::Require;
@@ -241,9 +241,9 @@ async fn versions_that_are_not_allowed_are_not_spoken() {
     let mut accept = pki.accept_settings(TlsMode::Require);
     accept.client_tls_protocols = TlsVersions { v1_2: false, v1_3: true };
     let mut connect = pki.connect_settings(TlsMode::Require);
-    connect.protocols = TlsVersions { v1_2: true, v1_3: false };
+    connect.server_tls_protocols = TlsVersions { v1_2: true, v1_3: false };
     agree(&accept, &connect, "localhost").await.unwrap_err();
-    connect.protocols = TlsVersions { v1_2: true, v1_3: true };
+    connect.server_tls_protocols = TlsVersions { v1_2: true, v1_3: true };
     agree(&accept, &connect, "localhost").await.unwrap();
     accept.client_tls_protocols = TlsVersions { v1_2: true, v1_3: false };
     agree(&accept, &connect, "localhost").await.unwrap();
@@ -344,10 +344,19 @@ fn a_p521_key_of_an_authority_is_a_weakness() {
 }
 
 /// Each mode of `ca`'s with this server, by name: those in which a connection comes about.
-async fn works(accept: &ClientTlsSettings, ca: &Path, own: &ServerTls, host: &str) -> Vec<TlsMode> {
+async fn works(
+    accept: &ClientTlsSettings,
+    ca: &Path,
+    own: &ServerTlsSettings,
+    host: &str,
+) -> Vec<TlsMode> {
     let mut works = Vec::new();
     for mode in [TlsMode::Prefer, TlsMode::Require, TlsMode::VerifyCa, TlsMode::VerifyFull] {
-        let connect = ServerTls { mode, ca_file: Some(ca.to_owned()), ..own.clone() };
+        let connect = ServerTlsSettings {
+            server_tls_sslmode: mode,
+            server_tls_ca_file: Some(ca.to_owned()),
+            ..own.clone()
+        };
         if agree(accept, &connect, host).await.is_ok() {
             works.push(mode);
         }
@@ -373,7 +382,7 @@ async fn a_server_certificate_of_version_1_is_taken_as_libpq_takes_it() {
     for protocols in
         [TlsVersions { v1_2: true, v1_3: false }, TlsVersions { v1_2: false, v1_3: true }]
     {
-        own.protocols = protocols;
+        own.server_tls_protocols = protocols;
         assert_eq!(works(&accept, &ca, &own, "localhost").await, ALL);
         assert_eq!(works(&accept, &ca, &own, "db.example").await, ANY_NAME);
         // Of the same name as the authority: the signature tells them apart.
@@ -439,15 +448,15 @@ async fn without_alternative_names_the_common_name_is_the_servers() {
 async fn a_client_certificate_of_version_1_is_taken_if_an_authority_has_signed_it() {
     let (pki, stranger) = (Pki::new(), Pki::new());
     pki.issue_version_1("ann", |_| {});
-    let with = ServerTls {
-        cert_file: Some(pki.path("ann.crt")),
-        key_file: Some(pki.path("ann.key")),
+    let with = ServerTlsSettings {
+        server_tls_cert_file: Some(pki.path("ann.crt")),
+        server_tls_key_file: Some(pki.path("ann.key")),
         ..pki.connect_settings(TlsMode::Require)
     };
     for protocols in
         [TlsVersions { v1_2: true, v1_3: false }, TlsVersions { v1_2: false, v1_3: true }]
     {
-        let with = ServerTls { protocols, ..with.clone() };
+        let with = ServerTlsSettings { server_tls_protocols: protocols, ..with.clone() };
         for mode in [TlsMode::Require, TlsMode::VerifyFull] {
             let mut accept = pki.accept_settings(mode);
             accept.client_tls_ca_file = Some(pki.path("ca.crt"));
@@ -493,7 +502,7 @@ async fn a_certificate_without_its_key_is_refused_in_every_mode() {
 #[test]
 fn connections_are_replaced_where_any_setting_of_tls_has_changed() {
     let pki = Pki::new();
-    let load = |change: &dyn Fn(&mut ServerTls)| {
+    let load = |change: &dyn Fn(&mut ServerTlsSettings)| {
         let mut settings = pki.connect_settings(TlsMode::VerifyCa);
         change(&mut settings);
         Connecting::load(&settings).unwrap()
@@ -502,24 +511,24 @@ fn connections_are_replaced_where_any_setting_of_tls_has_changed() {
     assert!(old.still_does(&load(&|_| {})));
     pki.issue("own", &[], "own");
     std::fs::copy(pki.path("ca.crt"), pki.path("ca-2.crt")).unwrap();
-    let changes: [&dyn Fn(&mut ServerTls); 6] = [
-        &|one| one.mode = TlsMode::VerifyFull,
-        &|one| one.mode = TlsMode::Disable,
-        &|one| one.ca_file = Some(pki.path("ca-2.crt")),
+    let changes: [&dyn Fn(&mut ServerTlsSettings); 6] = [
+        &|one| one.server_tls_sslmode = TlsMode::VerifyFull,
+        &|one| one.server_tls_sslmode = TlsMode::Disable,
+        &|one| one.server_tls_ca_file = Some(pki.path("ca-2.crt")),
         &|one| {
-            one.cert_file = Some(pki.path("own.crt"));
-            one.key_file = Some(pki.path("own.key"));
+            one.server_tls_cert_file = Some(pki.path("own.crt"));
+            one.server_tls_key_file = Some(pki.path("own.key"));
         },
-        &|one| one.protocols = TlsVersions { v1_2: false, v1_3: true },
-        &|one| one.negotiation = TlsNegotiation::Direct,
+        &|one| one.server_tls_protocols = TlsVersions { v1_2: false, v1_3: true },
+        &|one| one.server_tls_negotiation = TlsNegotiation::Direct,
     ];
     for (at, change) in changes.iter().enumerate() {
         assert!(!old.still_does(&load(change)), "{at}");
     }
-    let disabled = |one: &mut ServerTls| one.mode = TlsMode::Disable;
-    let elsewhere = |one: &mut ServerTls| {
-        one.mode = TlsMode::Disable;
-        one.ca_file = None;
+    let disabled = |one: &mut ServerTlsSettings| one.server_tls_sslmode = TlsMode::Disable;
+    let elsewhere = |one: &mut ServerTlsSettings| {
+        one.server_tls_sslmode = TlsMode::Disable;
+        one.server_tls_ca_file = None;
     };
     assert!(load(&disabled).still_does(&load(&elsewhere)), "nothing of it is used");
     std::fs::write(pki.path("ca.crt"), std::fs::read(pki.path("own.crt")).unwrap()).unwrap();

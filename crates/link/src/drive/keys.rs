@@ -71,15 +71,11 @@ impl fmt::Debug for PublicKey {
 }
 
 /// A key of this end.
+#[derive(derive_more::Debug)]
+#[debug("Key({public})")]
 pub struct Key {
     der: PrivatePkcs8KeyDer<'static>,
     public: PublicKey,
-}
-
-impl fmt::Debug for Key {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Key({})", self.public)
-    }
 }
 
 /// Why there is no key.

@@ -26,7 +26,6 @@
 //! the carried bytes: TCP's delivery rate is gigabytes a second for a moment whenever a host or a
 //! proxy on the way takes all at once.
 
-use std::fmt;
 use std::time::Duration;
 
 use hawser_time::Time;
@@ -129,18 +128,13 @@ impl Shrinking {
 }
 
 /// zstd's state for a session, and its buffers. It exists while it is needed.
-#[derive(Default)]
+#[derive(Default, derive_more::Debug)]
+#[debug("Codec(..)")]
 pub(super) struct Codec {
     compressor: Option<Compressor<'static>>,
     decompressor: Option<Decompressor<'static>>,
     whole: Vec<u8>,
     compressed: Vec<u8>,
-}
-
-impl fmt::Debug for Codec {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Codec(..)")
-    }
 }
 
 /// The bytes do not match their frame's claim.

@@ -25,8 +25,6 @@
 //! * no length on the wire makes a reader reserve more than [`FRAME_BYTES_MAX`], or, for what a compressed
 //!   frame claims, [`WHOLE_BYTES_MAX`]
 
-use std::fmt;
-
 use super::{StreamId, Token};
 
 /// The versions that this end speaks.
@@ -82,30 +80,43 @@ pub enum Refusal {
 }
 
 /// Why a stream was ended before its end.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, derive_more::Display)]
 pub enum Reason {
     /// The program at the other end has closed its connection, or it broke.
+    #[display("the program at the other end has closed its connection")]
     Local,
     /// The far end may not connect there.
+    #[display("the far end does not allow this target")]
     NotAllowed,
     /// The far end could not connect there.
+    #[display("the far end cannot reach the target")]
     Unreachable,
     /// The far end has as many streams as there may be.
+    #[display("the far end has as many streams as there may be")]
     Full,
     /// The peer broke the protocol.
+    #[display("the peer broke the protocol")]
     Protocol,
     /// No path has worked for as long as `grace`.
+    #[display("no path has worked for as long as the grace time")]
     Grace,
     /// The other process has restarted, or has forgotten the session.
+    #[display("the far end no longer knows the session")]
     Restarted,
     /// The other process ends.
+    #[display("the other end was shut down")]
     Ending,
     /// The far end did not confirm the stream in time.
+    #[display("the far end did not confirm the stream in time")]
     Unconfirmed,
     /// Paths come up and die, and no bytes of the stream have got through for as long as `grace`.
+    #[display(
+        "nothing of it got through for as long as the grace time, by paths that came and died"
+    )]
     Stalled,
     /// The peer's compressed data does not match its claim. (Only peers that compress know this
     /// reason.)
+    #[display("what its sender has compressed does not become as many bytes as the sender claims")]
     Compression,
 }
 
@@ -130,28 +141,6 @@ impl Reason {
 
     fn of(code: u8) -> Result<Self, FrameError> {
         Self::ALL.get(usize::from(code)).copied().ok_or(FrameError::Value("reason"))
-    }
-}
-
-impl fmt::Display for Reason {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Local => "the program at the other end has closed its connection",
-            Self::NotAllowed => "the far end does not allow this target",
-            Self::Unreachable => "the far end cannot reach the target",
-            Self::Full => "the far end has as many streams as there may be",
-            Self::Protocol => "the peer broke the protocol",
-            Self::Grace => "no path has worked for as long as the grace time",
-            Self::Restarted => "the far end no longer knows the session",
-            Self::Ending => "the other end was shut down",
-            Self::Unconfirmed => "the far end did not confirm the stream in time",
-            Self::Stalled => {
-                "nothing of it got through for as long as the grace time, by paths that came and died"
-            }
-            Self::Compression => {
-                "what its sender has compressed does not become as many bytes as the sender claims"
-            }
-        })
     }
 }
 

@@ -56,24 +56,17 @@ pub enum Stage {
 }
 
 /// Why a path was made.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, derive_more::Display)]
 pub enum Origin {
     /// For the minimum of paths, whatever is carried.
+    #[display("always wanted")]
     Wanted,
     /// To test whether it adds to the total rate.
+    #[display("dialled to find out what it adds")]
     Search,
     /// The near end has dialled it.
+    #[display("dialled by the near end")]
     Accepted,
-}
-
-impl std::fmt::Display for Origin {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(match self {
-            Self::Wanted => "always wanted",
-            Self::Search => "dialled to find out what it adds",
-            Self::Accepted => "dialled by the near end",
-        })
-    }
 }
 
 /// Why a path has ended.

@@ -9,7 +9,7 @@ use hawser_pooler::relay::message::{BackendRow, BackendState, Listed};
 
 use crate::admin::pooler::{PoolEntry, Pooler};
 use crate::admin::table::{Cell, Columns, Table, columns};
-use crate::config::{ANY_DATABASE, DatabaseConfig, ServerAddress};
+use crate::config::{ANY_DATABASE, DatabaseConfig, ServerAddress, UserEntry};
 use crate::loops::pages::{LoopSilent, Pages};
 
 pub(super) const POOLS_COLUMNS: Columns = columns![
@@ -102,7 +102,8 @@ pub(super) async fn pools(mut table: Table, pooler: &dyn Pooler) -> Result<Table
         let none = AtLoops::default();
         let at_loops = at_loops.get(&pool.id).unwrap_or(&none);
         let database = config.database(&pool.database);
-        let mode = database.map(|database| config.resolve(database, &pool.user).mode.to_string());
+        let mode = database
+            .map(|database| config.resolve(database, &pool.user).pool.pool_mode.to_string());
         let several = database.and_then(balancing);
         let (waiting, lent, idle, opening, parked, paused, limits, wait_us) = {
             let queue = pool.lock();
@@ -208,7 +209,9 @@ pub(super) fn databases(mut table: Table, pooler: &dyn Pooler, as_pgbouncer: boo
         if as_pgbouncer && name == ANY_DATABASE {
             continue;
         }
-        let mode = if as_pgbouncer { database.own_mode } else { Some(database.mode) };
+        let inherited = &database.inherited;
+        let (pool, limits) = (&inherited.pool, &inherited.limits);
+        let mode = if as_pgbouncer { database.own_mode } else { Some(pool.pool_mode) };
         let servers: Vec<_> = database.servers.iter().map(host_and_port).collect();
         let hosts: Vec<_> = servers.iter().map(|(host, _)| host.as_str()).collect();
         let none = InUse::default();
@@ -220,20 +223,20 @@ pub(super) fn databases(mut table: Table, pooler: &dyn Pooler, as_pgbouncer: boo
             servers.first().map_or(0, |(_, port)| *port).into(),
             database.dbname_for(name).into(),
             database.forced_user.as_ref().map(|user| user.name.clone()).into(),
-            database.pool_size.into(),
-            database.min_pool_size.into(),
-            database.reserve_pool_size.into(),
-            database.server_lifetime.as_secs().into(),
+            pool.pool_size.into(),
+            pool.min_pool_size.into(),
+            pool.reserve_pool_size.into(),
+            inherited.servers.server_lifetime.as_secs().into(),
             mode.map(|mode| mode.to_string()).into(),
             balancing(database).into(),
-            database.max_db_connections.get().unwrap_or(0).into(),
+            limits.max_db_connections.get().unwrap_or(0).into(),
             used.servers.into(),
-            database.max_db_client_connections.get().unwrap_or(0).into(),
+            limits.max_db_client_connections.get().unwrap_or(0).into(),
             used.clients.into(),
             gates.is_paused(name).into(),
             gates.is_disabled(name).into(),
             database.target_session_attrs.to_string().into(),
-            database.idle_transaction_reserve.unwrap_or(database.pool_size).into(),
+            inherited.idle_transaction_reserve().into(),
         ]);
     }
     table
@@ -244,26 +247,22 @@ pub(super) fn users(mut table: Table, pooler: &dyn Pooler) -> Table {
     let entries = pooler.pools();
     let used = in_use(&entries, |entry| &entry.pool.user);
     let known = pooler.known_users();
-    let named = config.users().iter().map(|user| user.name.as_str());
+    let named = config.users().iter().map(UserEntry::name);
     let named = named.chain(known.iter().map(String::as_str));
     let names: BTreeSet<&str> = named.chain(used.keys().copied()).collect();
     let limits = pooler.limits();
     for name in names {
         let user = config.user(name);
-        let general = &config.reload.limits;
-        let (servers, clients) = match user {
-            Some(user) => (user.max_user_connections, user.max_user_client_connections),
-            None => (general.max_user_connections, general.max_user_client_connections),
-        };
+        let general = config.general_for(name).limits;
         let size = |size: Option<u32>| Cell::from(size.map(|size| size.to_string()));
         table.push(vec![
             name.into(),
             size(user.and_then(|user| user.pool_size)),
             size(user.and_then(|user| user.reserve_pool_size)),
-            user.and_then(|user| user.mode).map(|mode| mode.to_string()).into(),
-            servers.get().unwrap_or(0).into(),
+            user.and_then(|user| user.pool_mode).map(|mode| mode.to_string()).into(),
+            general.max_user_connections.get().unwrap_or(0).into(),
             used.get(name).map_or(0, |used| used.servers).into(),
-            clients.get().unwrap_or(0).into(),
+            general.max_user_client_connections.get().unwrap_or(0).into(),
             limits.user_client_count(name).into(),
         ]);
     }

@@ -45,18 +45,24 @@ max_user_connections = 2
 fn a_database_inherits_what_it_does_not_say() {
     let config = config(TEXT).unwrap();
     let plain = config.database("plain").unwrap();
-    assert_eq!((plain.pool_size, plain.mode), (15, PoolMode::Transaction));
-    assert_eq!(plain.max_db_connections, Limit::new(30));
-    assert_eq!(plain.server_lifetime, Duration::from_secs(3600));
-    assert_eq!(plain.tls.mode, TlsMode::Prefer);
+    assert_eq!(
+        (plain.inherited.pool.pool_size, plain.inherited.pool.pool_mode),
+        (15, PoolMode::Transaction)
+    );
+    assert_eq!(plain.inherited.limits.max_db_connections, Limit::new(30));
+    assert_eq!(plain.inherited.servers.server_lifetime, Duration::from_secs(3600));
+    assert_eq!(plain.inherited.tls.server_tls_sslmode, TlsMode::Prefer);
     assert_eq!(plain.forced_user, None);
 
     let own = config.database("own").unwrap();
-    assert_eq!((own.pool_size, own.mode), (5, PoolMode::Session));
-    assert_eq!(own.min_pool_size, 5, "never more than the pool");
-    assert_eq!(own.max_db_connections, Limit::NONE, "0 lifts the general limit");
-    assert_eq!(own.server_lifetime, Duration::from_secs(60));
-    assert_eq!(own.tls.mode, TlsMode::Require);
+    assert_eq!(
+        (own.inherited.pool.pool_size, own.inherited.pool.pool_mode),
+        (5, PoolMode::Session)
+    );
+    assert_eq!(own.inherited.pool.min_pool_size, 5, "never more than the pool");
+    assert_eq!(own.inherited.limits.max_db_connections, Limit::NONE, "0 lifts the general limit");
+    assert_eq!(own.inherited.servers.server_lifetime, Duration::from_secs(60));
+    assert_eq!(own.inherited.tls.server_tls_sslmode, TlsMode::Require);
     assert_eq!(own.dbname_for("own"), "real");
     assert_eq!(own.servers[1].to_string(), "/run/pg/.s.PGSQL.5432");
     assert_eq!(own.forced_user.as_ref().map(|u| u.name.as_str()), Some("forced"));
@@ -79,16 +85,16 @@ fn a_users_own_limits_come_before_the_databases_before_the_general() {
     let config = config(TEXT).unwrap();
     let own = config.database("own").unwrap();
     let alice = config.resolve(own, "alice");
-    assert_eq!((alice.pool_size, alice.mode), (3, PoolMode::Session));
-    assert_eq!(alice.min_pool_size, 3);
-    assert_eq!(alice.idle_transaction_reserve, 3, "as the size of that very pool");
-    assert_eq!(alice.query_timeout, Timeout::NEVER, "0 lifts the general timeout");
-    assert_eq!(alice.max_user_connections, Limit::new(2));
+    assert_eq!((alice.pool.pool_size, alice.pool.pool_mode), (3, PoolMode::Session));
+    assert_eq!(alice.pool.min_pool_size, 3);
+    assert_eq!(alice.idle_transaction_reserve(), 3, "as the size of that very pool");
+    assert_eq!(alice.timeouts.query_timeout, Timeout::NEVER, "0 lifts the general timeout");
+    assert_eq!(alice.limits.max_user_connections, Limit::new(2));
 
     let bob = config.resolve(own, "bob");
-    assert_eq!((bob.pool_size, bob.idle_transaction_reserve), (5, 5));
-    assert_eq!(bob.query_timeout.get(), Some(Duration::from_secs(7)));
-    assert_eq!(bob.max_user_connections, Limit::new(40));
+    assert_eq!((bob.pool.pool_size, bob.idle_transaction_reserve()), (5, 5));
+    assert_eq!(bob.timeouts.query_timeout.get(), Some(Duration::from_secs(7)));
+    assert_eq!(bob.limits.max_user_connections, Limit::new(40));
 }
 
 #[test]
@@ -96,11 +102,14 @@ fn set_changes_what_databases_and_users_inherit_and_a_refused_set_changes_nothin
     let mut config = config(TEXT).unwrap();
     config.set("default_pool_size", "33").unwrap();
     config.set("query_timeout", "90s").unwrap();
-    assert_eq!(config.database("plain").unwrap().pool_size, 33);
-    assert_eq!(config.database("own").unwrap().pool_size, 5);
+    assert_eq!(config.database("plain").unwrap().inherited.pool.pool_size, 33);
+    assert_eq!(config.database("own").unwrap().inherited.pool.pool_size, 5);
     let plain = config.database("plain").unwrap();
-    assert_eq!(config.resolve(plain, "bob").query_timeout.get(), Some(Duration::from_secs(90)));
-    assert_eq!(config.resolve(plain, "alice").query_timeout, Timeout::NEVER);
+    assert_eq!(
+        config.resolve(plain, "bob").timeouts.query_timeout.get(),
+        Some(Duration::from_secs(90))
+    );
+    assert_eq!(config.resolve(plain, "alice").timeouts.query_timeout, Timeout::NEVER);
 
     let before = config.reload.clone();
     for (name, value) in

@@ -99,6 +99,7 @@ fn pgbouncers_name_of_a_setting_does_the_same() {
         let Some(name) = setting.pgbouncer.filter(|name| *name != setting.name) else { continue };
         let ours = with_example(setting, setting.name).unwrap();
         let theirs = with_example(setting, name).unwrap();
+        assert_eq!(ours.users(), theirs.users(), "{name}");
         assert_eq!((ours.start, ours.reload), (theirs.start, theirs.reload), "{name}");
     }
 }

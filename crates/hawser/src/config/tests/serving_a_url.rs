@@ -10,7 +10,10 @@ fn every_database_is_served_and_the_urls_user_logs_in() {
     assert_eq!(config.listen()[0].to_string(), "0.0.0.0:7000");
     let any = config.database("anything").unwrap();
     assert_eq!(any.servers[0].to_string(), "db.example:5433");
-    assert_eq!((any.pool_size, any.tls.mode), (5, TlsMode::Require));
+    assert_eq!(
+        (any.inherited.pool.pool_size, any.inherited.tls.server_tls_sslmode),
+        (5, TlsMode::Require)
+    );
     assert_eq!(config.auth_type(), AuthType::ScramSha256);
     let alice = config.user("alice").unwrap();
     assert_eq!(alice.password.as_ref().map(super::super::Password::expose), Some("hunter2"));
@@ -90,9 +93,12 @@ fn options_go_before_a_file_and_leave_the_rest_of_it() {
     for database in config.databases() {
         assert_eq!(database.servers.len(), 1);
         assert_eq!(database.servers[0].to_string(), "db.example:5433");
-        assert_eq!((database.pool_size, database.tls.mode), (9, TlsMode::Require));
+        assert_eq!(
+            (database.inherited.pool.pool_size, database.inherited.tls.server_tls_sslmode),
+            (9, TlsMode::Require)
+        );
         for user in ["alice", "bob", "carol"] {
-            assert_eq!(config.resolve(database, user).pool_size, 9, "{user}");
+            assert_eq!(config.resolve(database, user).pool.pool_size, 9, "{user}");
         }
     }
     assert!(config.database("third").is_none(), "the file lists two");
@@ -120,7 +126,7 @@ fn a_file_without_databases_serves_all_of_the_servers() {
     let overrides =
         Overrides { server: Some(ServerUrl::parse(URL).unwrap()), ..Overrides::default() };
     let config = on_top("[pool]\npool_size = 2\n", &overrides).unwrap();
-    assert_eq!(config.database("any").unwrap().pool_size, 2);
+    assert_eq!(config.database("any").unwrap().inherited.pool.pool_size, 2);
     assert_eq!(config.auth_type(), AuthType::ScramSha256);
     // Trust is for trials without a file: a file says how clients log in.
     let without = Overrides {
