@@ -64,6 +64,9 @@ pub enum Origin {
     /// To test whether it adds to the total rate.
     #[display("dialled to find out what it adds")]
     Search,
+    /// For small messages beside bulk.
+    #[display("for small messages beside bulk")]
+    Small,
     /// The near end has dialled it.
     #[display("dialled by the near end")]
     Accepted,
