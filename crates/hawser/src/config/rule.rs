@@ -20,7 +20,7 @@ use regex::bytes::{Regex, RegexBuilder};
 use super::Config;
 use super::choice::{AuthType, StatementKind};
 use super::database::ANY_DATABASE;
-use super::registry::{self, RuleEntry, Shown};
+use super::registry::{self, Group, RuleEntry};
 use super::setting::{Form, Table};
 use super::value::{Context, Raw, Timeout};
 
