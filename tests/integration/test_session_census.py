@@ -318,15 +318,45 @@ def test_what_is_executed_without_being_shown_is_nobody_elses(env):
                     client.extended(text, values)
                 else:
                     client.execute(text)
+                time.sleep(1.1)  # it may have drawn from a sequence, and is kept for that
                 equal(others(target, show), [None, None], text)
-        # What the call shows costs no server connection, and moves.
-        with target.connect() as client:
-            pid = client.value("select pg_backend_pid()")
-            client.execute("select anything('update texts set t = t')")
-            client.extended("select anything($1)", ("update texts set t = t",))
-            equal(client.value("select pg_backend_pid()"), pid)
-            client.execute("select anything('set app.who = ''ann''')")
-            equal(always(target, client, WHO), "ann")
+    # What the call shows costs no server connection, and moves.
+    with pooler_of(env, pool_size=1) as target, target.connect() as client:
+        pid = client.value("select pg_backend_pid()")
+        client.execute("select anything('update texts set t = t')")
+        client.extended("select anything($1)", ("update texts set t = t",))
+        equal(client.value("select pg_backend_pid()"), pid)
+    with pooler_of(env) as target, target.connect() as client:
+        client.execute("select anything('set app.who = ''ann''')")
+        equal(always(target, client, WHO), "ann")
+
+
+IN_PERL = """
+create extension if not exists plperl;
+create or replace function in_perl(text) returns void language plperl as $$ spi_exec_query($_[0]); return; $$;
+create or replace function backwards(text) returns void language plperl as $$ my $q = reverse $_[0]; spi_exec_query($q); return; $$;
+"""
+
+
+def test_what_perl_executes_is_its_clients_own(env):
+    """`spi_exec_query()` did not count as what executes a text."""
+    with env.server() as superuser:
+        if superuser.attempt("select 1 from pg_available_extensions where name = 'plperl'").rows != [("1",)]:
+            raise Skip("the server has no PL/Perl (Debian: postgresql-plperl-15)")
+        superuser.execute(IN_PERL)
+    try:
+        with pooler_of(env) as target:
+            with target.connect() as client:
+                client.execute("select in_perl('set app.who = ''ann''')")
+                time.sleep(1.1)  # it may have drawn from a sequence, and was kept for that
+                equal(always(target, client, WHO), "ann")
+            with target.connect() as client:
+                client.execute("select backwards($$'nna' = ohw.ppa tes$$)")
+                time.sleep(1.1)
+                equal(others(target, WHO), [None, None])
+    finally:
+        with env.server() as superuser:
+            superuser.execute("drop extension plperl cascade")
 
 
 def test_what_is_created_is_known_where_all_places_are_taken(env):

@@ -181,12 +181,38 @@ fn written_as(word: &[u8]) -> Option<&'static [u8]> {
 /// What a text from elsewhere may create, as far as the server is asked for it.
 const MADE_BY_TEXTS: PartSet = ASKED.minus(PartSet::of(&[Part::TemporarySlot]));
 
+/// Words by which the sources of other languages execute texts, beside `execute`.
+const EXECUTING: [&[u8]; 8] = [
+    b"cursor",            // plpy
+    b"spi_exec",          // PL/Tcl
+    b"spi_exec_prepared", // PL/Perl, as the next four
+    b"spi_exec_query",
+    b"spi_prepare",
+    b"spi_query",
+    b"spi_query_prepared",
+    b"spi_execp", // PL/Tcl
+];
+
+/// Whether a source in another language has the first word of a statement: its strings are not told from the
+/// rest, and other first words are the language's own.
+fn names_statement(source: &[u8]) -> bool {
+    words(source)
+        .any(|word| writes(&word) || matches!(&*word, b"alter" | b"create" | b"drop" | b"select"))
+}
+
 fn effects_of(function: &Function, reported: &impl Fn(&[u8]) -> bool) -> Effects {
-    let found = match function.language {
+    let mut found = match function.language {
         Language::Sql => scan_body(&function.source, false),
         Language::PlPgSql => scan_body(&function.source, true),
         Language::Other => scan_foreign(&function.source),
         Language::Compiled => return Effects::default(),
+    };
+    let is_shown = match function.language {
+        Language::Other => {
+            found.dynamic |= words(&function.source).any(|word| EXECUTING.contains(&&*word));
+            names_statement(&function.source)
+        }
+        _ => shows_statement(&function.source),
     };
     let mut effects = Effects::of_body(&found, reported);
     if may_draw(&function.source) {
@@ -197,8 +223,7 @@ fn effects_of(function: &Function, reported: &impl Fn(&[u8]) -> bool) -> Effects
         effects.ends = effects.ends.union(ASKED);
         effects.schema = SchemaChange::All;
         effects.add(&[Effect::ExecutesStrings]);
-        // (The strings of other languages are not told from the rest.)
-        if function.language == Language::PlPgSql && !shows_statement(&function.source) {
+        if !is_shown {
             effects.add(&[Effect::ExecutesUnshown]);
         }
     }
@@ -682,6 +707,31 @@ mod tests {
 
     fn of(census: &Arc<Census>, text: &str) -> Effects {
         census.of_text(text.as_bytes()).unwrap_or_default()
+    }
+
+    #[test]
+    fn functions_in_other_languages_execute_what_they_are_given() {
+        let other = |name: &str, source: &str| Function {
+            language: Language::Other,
+            ..function(name, source)
+        };
+        let census = take(
+            &[
+                other("perl", "spi_exec_query($_[0]);"),
+                other("tcl", "spi_exec $1"),
+                other("python", "for row in plpy.cursor(q): pass"),
+                other("shown", "spi_exec_query(\"SELECT $_[0]\");"),
+                other("plain", "return $_[0] + 1;"),
+            ],
+            &[],
+        );
+        for name in ["perl", "tcl", "python"] {
+            let effects = of(&census, &format!("select {name}(a)"));
+            assert!(effects.may(Effect::ExecutesUnshown) && effects.may(Effect::ExecutesStrings));
+        }
+        let shown = of(&census, "select shown(a)");
+        assert!(shown.may(Effect::ExecutesStrings) && !shown.may(Effect::ExecutesUnshown));
+        assert!(of(&census, "select plain(a)").is_none());
     }
 
     #[test]
