@@ -134,8 +134,9 @@ impl<S: Socket> Engine<S> {
         for view in &mut self.pools {
             view.look();
         }
-        if self.pools.first().is_some_and(|view| !view.settings.tracking.is_on) {
-            self.queries.clear(); // it is the same for all pools
+        let tracks = self.pools.iter().any(|view| view.settings.tracking.is_on);
+        if !tracks && !self.pools.is_empty() {
+            self.queries.clear();
         }
         self.look_after_backends(host, now);
         self.look_after_hubs(host, now);

@@ -262,8 +262,9 @@ fn an_answer_of_ours_is_given_when_nothing_precedes_it() {
 }
 
 #[test]
-fn an_entry_is_four_words() {
-    assert!(size_of::<Entry>() <= 32, "{}", size_of::<Entry>());
+fn an_entry_is_five_words() {
+    // Two of its answer, two of its change, one of what it is counted as.
+    assert!(size_of::<Entry>() <= 40, "{}", size_of::<Entry>());
 }
 
 #[test]
