@@ -195,7 +195,7 @@ def test_one_client_more_than_may_wait_is_refused_at_once(env):
             return sum(int(row[column]) for row in target.pooler.show("POOLS") if row["user"] == "app")
 
         running = Background(busy.attempt, "select pg_sleep(2)")
-        until(lambda: count("cl_active") == 1, "one is served")
+        until(lambda: count("sv_active") == 1, "one is served")
         waiting = Background(waits.attempt, "select 'in its turn'")
         until(lambda: count("cl_waiting") == 1, "one waits")
         result = refused_one.attempt("select 1")
