@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """The link beside what a user would take instead: the table, in the laboratory, at the receiver, in real time.
 
-    bench/link/link.py [--runs 5] [--only per-flow,two-isps,outage,long-fat,cubic,query,idle,lan,neighbours-lan,neighbours,both-lan,both,both-per-flow,connect,pgbench,copy,basebackup,rsync,mariadb]
+    bench/link/link.py [--runs 5] [--only per-flow,two-isps,outage,long-fat,cubic,gigabit,query,query-long-fat,idle,lan,neighbours-lan,neighbours,both-lan,both,both-per-flow,connect,pgbench,copy,basebackup,rsync,mariadb]
                   [--ways plain,manage,link,pool,ssh,stunnel]
                   [--seconds 60] [--page docs/benchmarks/link.md] [--json FILE]
     bench/link/link.py --from-json FILE... [--page docs/benchmarks/link.md]     one page of runs that were made apart
@@ -45,6 +45,7 @@ from link_programs import Database, Files, MariaDb, NotHere
 
 WAYS = ("plain", "manage", "link", "pool", "ssh", "stunnel")
 STREAMS = ("plain", "manage", "link", "ssh", "stunnel")
+GIGABIT_S = 20
 STEADY_S = 15.0  # so long a search for paths may take
 SAMPLE_EACH_S = 0.5
 LINK, FAR = 7001, 7000
@@ -425,6 +426,23 @@ outages = [{ at = "15s", lasts = "20s", every = "600s" }]
 """
 
 
+# As clouds limit a flow (5 Gbit/s there), as far as two processors carry it.
+GIGABIT = """
+[[link]]
+rtt = "2ms"
+limit = { classes = 8, rate = "1Gbit/s", queue = "1000packets" }
+"""
+OWN = {"outage": OUTAGE, "gigabit": GIGABIT}
+
+
+def case_gigabit(network, _):
+    before = network.processor_seconds()
+    got = network.receive(GIGABIT_S)
+    points = got["points"] if got else [(1, 0)]
+    used = (network.processor_seconds() - before) / max(points[-1][1] / 1e9, 1e-9)
+    return {"steady": rate(points, GIGABIT_S / 2, GIGABIT_S) if got else 0.0, "processor": used}
+
+
 def case_outage(network, _):
     """Both lines are out from second 15 to 35 of the network."""
     offset = time.monotonic() - network.up
@@ -441,7 +459,9 @@ CASES = {
     "outage": ("outage", case_outage, 0, ("plain", "manage", "link"), {"again": ("seconds until it goes on, after both lines were out for 20 s", "-"), "after": ("Mbit/s then", "-")}),
     "long-fat": ("long-fat", case_long_fat, 0, STREAMS, {"steady": ("Mbit/s from second 15 on", "88 of 90.9")}),
     "cubic": ("long-fat", case_long_fat, 0, ("plain", "link"), {"steady": ("Mbit/s from second 15 on, over `long-fat` with cubic at the far end", "60")}),
+    "gigabit": ("gigabit", case_gigabit, 0, ("plain", "link"), {"steady": (f"Mbit/s of the last {GIGABIT_S // 2} s where each flow has 1 Gbit/s at most", "-"), "processor": ("seconds of a processor for a GB, both ends", "-")}),
     "query": ("per-flow", case_query, 0, ("plain", "manage", "link"), {"alone": ("p99 of small queries alone, ms", "-"), "beside": ("p99 beside a bulk stream, ms", "alone + 10")}),
+    "query-long-fat": ("long-fat", case_query, 0, ("plain", "link"), {"alone": ("p99 of small queries at 217 ms alone, ms", "-"), "beside": ("p99 beside a bulk stream, ms", "1.25 times alone")}),
     "idle": ("lan", case_idle, 0, ("link", "ssh", "stunnel"), {"idle": (f"KiB for each of {IDLE_COUNT} idle connections, at the end where it is more", "1")}),
     "lan": ("lan", case_lan, 1 << 30, ("plain", "link", "ssh", "stunnel"), {"steady": ("Mbit/s", "more than stunnel"), "processor": ("seconds of a processor for a GB, both ends", "less than stunnel")}),
     "neighbours-lan": ("lan", case_neighbours, 0, ("plain", "link", "stunnel"), NEIGHBOURS),
@@ -482,10 +502,10 @@ def measure(case, way, runs, seconds):
     for number in range(runs):
         with tempfile.TemporaryDirectory() as directory:
             os.chmod(directory, 0o700)
-            own = pathlib.Path(directory, "outage.toml")
-            own.write_text(OUTAGE)
+            own = pathlib.Path(directory, "own.toml")
+            own.write_text(OWN.get(description, ""))
             lines = 2 if case in ("two-isps", "outage") else 1
-            with Network(own if description == "outage" else description, number + 1, way, directory, limit_bytes, lines, services, CONGESTION.get(case, "")) as network:
+            with Network(own if description in OWN else description, number + 1, way, directory, limit_bytes, lines, services, CONGESTION.get(case, "")) as network:
                 results.append(act(network, seconds))
         print(f"{case}, {way}, run {number + 1}: " + ", ".join(f"{name} {value:.2f}" for name, value in results[-1].items() if isinstance(value, float)), file=sys.stderr, flush=True)
     return results

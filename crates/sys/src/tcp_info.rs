@@ -52,6 +52,8 @@ pub struct TcpInfo {
     pub segments_again: u32,
     /// Segments that are sent and not acknowledged.
     pub unacked_segments: u32,
+    /// Of these, those that the peer has and names selectively (RFC 2018): they wait for a lost one.
+    pub sacked_segments: u32,
     /// How often in a row it has sent again what was not answered (RFC 6298, section 5.5).
     pub timeouts: u8,
     /// Probes, of a full window or of keepalive, that the peer has not answered.
@@ -104,6 +106,7 @@ impl TcpInfo {
             window: old(80),
             segments_again: old(100),
             unacked_segments: old(24),
+            sacked_segments: old(28),
             timeouts: bytes[2],
             probes: bytes[3],
             backoff: bytes[4],
@@ -150,6 +153,7 @@ mod tests {
         assert_eq!(offset_of!(libc::tcp_info, tcpi_snd_mss), 16);
         assert_eq!(offset_of!(libc::tcp_info, tcpi_probes), 3);
         assert_eq!(offset_of!(libc::tcp_info, tcpi_unacked), 24);
+        assert_eq!(offset_of!(libc::tcp_info, tcpi_sacked), 28);
         assert_eq!(offset_of!(libc::tcp_info, tcpi_last_data_recv), 52);
         assert_eq!(offset_of!(libc::tcp_info, tcpi_last_ack_recv), 56);
         assert_eq!(offset_of!(libc::tcp_info, tcpi_rtt), 68);

@@ -62,6 +62,8 @@ pub enum Origin {
     Wanted,
     /// To test whether it adds to the total rate.
     Search,
+    /// For small messages beside bulk.
+    Small,
     /// The near end has dialled it.
     Accepted,
 }
@@ -71,6 +73,7 @@ impl std::fmt::Display for Origin {
         f.write_str(match self {
             Self::Wanted => "always wanted",
             Self::Search => "dialled to find out what it adds",
+            Self::Small => "for small messages beside bulk",
             Self::Accepted => "dialled by the near end",
         })
     }

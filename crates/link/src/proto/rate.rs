@@ -10,7 +10,7 @@
 //!   alone     max(2.5 * in flight, in flight + rate / 25)   2 is what BBR needs, slow start doubles; and what
 //!             32 KiB at least, a gentle one 8 segments      goes out while the host is late, by 40 ms
 //!   beside    2 * in flight + 10 segments                   while it grows
-//!             1.25 * in flight + 1 segment                  then
+//!             1.25 * in flight + 1 segment                  then; of the quarter at most what goes out in 31 ms
 //! ```
 //! *Beside* is where small streams are open. What is in a path beyond `in flight` waits in the queue of
 //! its narrowest link, and a small message waits for it: a quarter of a round trip. The segment lets
@@ -40,6 +40,9 @@ use crate::proto::sample::Sample;
 
 const WINDOWS: usize = 8;
 const TCP_RATES: usize = 10;
+/// What may queue beside small streams goes out in this part of a second: longer than an end is late, and TCP is
+/// asked each 20 ms. A quarter of 217 ms would be needless.
+const BESIDE_MAX_PART: u64 = 32;
 /// A window takes at least this long, ends with this many bytes, and at the latest then.
 const WINDOW_MIN: Duration = Duration::from_millis(40);
 const WINDOW_BYTES: u64 = 16 * SEGMENT_BYTES;
@@ -124,7 +127,8 @@ impl Rate {
         } else if self.windows.is_empty() {
             GENTLE_BYTES
         } else {
-            (in_flight + (in_flight / 4).max(between) + SEGMENT_BYTES).max(GENTLE_BYTES)
+            let queue = (in_flight / 4).min(rate / BESIDE_MAX_PART).max(between);
+            (in_flight + queue + SEGMENT_BYTES).max(GENTLE_BYTES)
         }
     }
 

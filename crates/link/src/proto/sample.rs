@@ -15,7 +15,7 @@ pub struct Sample {
     pub is_application_limited: bool,
     /// Bytes that the peer's TCP has acknowledged, ever.
     pub acked_bytes: u64,
-    /// Bytes that wait in the kernel or are under way.
+    /// Bytes that wait in the kernel or are under way; not those that are acknowledged selectively.
     pub outstanding_bytes: u64,
     /// Of these, those that TCP has not sent yet.
     pub unsent_bytes: u64,

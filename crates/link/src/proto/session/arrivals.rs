@@ -1,5 +1,7 @@
 //! What the peer's frames do.
 
+use hawser_multipath::paths::action::FlowId;
+
 use super::{
     Confirmation, Ending, Frame, Notice, PathEnd, PathId, RESETS_MAX, Reason, Request, Role,
     STREAMS_MAX, Session, Stage, StreamId, Time, VERSION_MAX, VERSION_MIN,
@@ -7,6 +9,7 @@ use super::{
 use crate::proto::frame::{Refusal, VERSION_COMPRESSED};
 use crate::proto::incoming::Put;
 use crate::proto::outgoing::Lie;
+use crate::proto::path::Origin;
 
 /// Answers to pings that may wait on a path; further pings are not answered.
 const OWN_BYTES_MAX: usize = 4096;
@@ -343,6 +346,9 @@ impl Session {
                     pair.failures = 0;
                 }
             }
+        }
+        if self.paths.get(&id).is_some_and(|path| path.origin == Origin::Small) {
+            self.rest(FlowId(id.0), true);
         }
         self.down = None;
         self.requests.push_back(Request::Notice(Notice::PathUp(id)));

@@ -5,7 +5,7 @@
 //! ```text
 //!   control, small streams   on the path with the least completion time of those with room
 //!   small messages beside bulk, and tails: what a stream has sent last when it ends, or when nothing more comes
-//!                            for half a round trip: on a second path, too
+//!                            for half a round trip: on a second path, too, also on one that rests
 //!   bulk streams             on any path that does not rest and has room below its bound, unless the best one would carry all that is left
 //!                            sooner than this one a single frame (ECF, CoNEXT'17)
 //!   unconfirmed streams      on the path of their Open
@@ -85,13 +85,16 @@ impl Session {
 
     /// The best path with room.
     fn best(&self) -> Option<PathId> {
-        self.best_but(None)
+        self.best_of(|path| !self.rests(path.id))
     }
 
-    fn best_but(&self, but: Option<PathId>) -> Option<PathId> {
-        let usable = self.paths.values().filter(|path| path.is_up() && !path.full);
-        let usable = usable.filter(|path| Some(path.id) != but);
-        let usable = usable.filter(|path| !self.rests(path.id));
+    /// The best one beside it. One that rests carries no bulk that would hold up a copy.
+    fn second(&self, first: PathId) -> Option<PathId> {
+        self.best_of(|path| path.id != first)
+    }
+
+    fn best_of(&self, may: impl Fn(&Path) -> bool) -> Option<PathId> {
+        let usable = self.paths.values().filter(|path| path.is_up() && !path.full && may(path));
         usable.min_by_key(|path| (path.completion_us(SMALL_BYTES), path.id)).map(|path| path.id)
     }
 
@@ -259,7 +262,7 @@ impl Session {
     /// True if there is such a part, and such a path.
     pub(super) fn send_tail_twice(&mut self, id: StreamId) -> bool {
         let sent = self.streams.get(&id).and_then(|stream| stream.out.tail_sent());
-        let second = sent.and_then(|(first, _)| self.best_but(Some(first)));
+        let second = sent.and_then(|(first, _)| self.second(first));
         if let Some(second) = second {
             self.twice.insert(id);
             self.wake(second);
@@ -268,7 +271,7 @@ impl Session {
     }
 
     fn fill_twice(&mut self, filling: &mut Filling<'_>) {
-        if self.twice.is_empty() || self.rests(filling.path) {
+        if self.twice.is_empty() {
             return;
         }
         let ids: Vec<StreamId> = self.twice.iter().copied().collect();

@@ -84,7 +84,7 @@ impl Session {
     fn new_path(&mut self, pair: PairId, origin: Origin, stage: Stage, now: Time) -> Path {
         let id = PathId(self.next_path);
         self.next_path += 1;
-        let is_further = self.paths.values().any(|path| path.pair == pair);
+        let is_further = self.paths.values().any(|path| path.pair == pair && !path.rests);
         Path::new(id, (pair, origin), stage, is_further, now)
     }
 
@@ -351,7 +351,8 @@ impl Session {
         };
         let missing = |(at, dials): (usize, &PairDials)| {
             let pair = PairId(at as u32);
-            let there = self.paths.values().filter(|path| path.pair == pair).count();
+            let carries = |path: &&Path| path.pair == pair && path.origin != Origin::Small;
+            let there = self.paths.values().filter(carries).count();
             (pair, *dials, wanted(at).saturating_sub(there))
         };
         pairs.iter().enumerate().map(missing).filter(|(_, _, missing)| *missing > 0).collect()
