@@ -6,7 +6,6 @@ import hashlib
 import json
 import os
 import pathlib
-import re
 import signal
 import socket
 import ssl
@@ -26,7 +25,6 @@ ALONE = "networks"
 TAKES_SECONDS = 100
 
 ABSENT = 69
-ROOT = pathlib.Path(__file__).parents[2]
 
 
 def hawser():
@@ -679,58 +677,6 @@ def test_more_paths_carry_more_where_each_flow_is_limited(env):
     # One flow carries 9.4; a busy machine costs a part of what there is.
     assert goodput > 20, f"{goodput:.1f} Mbit/s"
     print(f"    {goodput:.1f} Mbit/s over 12 paths")
-
-
-# PostgreSQL's port on a host of the laboratory, led to a server's unix socket.
-LED = """
-import socket, sys, threading
-listener = socket.create_server(("127.0.0.1", 5432))
-print("listens", flush=True)
-def carry(one, other):
-    while piece := one.recv(1 << 16):
-        other.sendall(piece)
-    other.shutdown(socket.SHUT_WR)
-while True:
-    client, server = listener.accept()[0], socket.socket(socket.AF_UNIX)
-    server.connect(sys.argv[1])
-    for pair in ((client, server), (server, client)):
-        threading.Thread(target=carry, args=pair, daemon=True).start()
-"""
-
-
-@here
-@limit(120)
-def test_the_steps_of_the_page_about_slow_replicas_lead_to_a_link(env):
-    page = (ROOT / "docs/wan.md").read_text().split("## 3.")[0]
-    unit = (ROOT / "packaging/hawser-link@.service").read_text()
-    started, public = re.search("^ExecStart=(.*)$", unit, re.MULTILINE)[1].replace("%i", "wan"), {}
-    with network("long-fat", "--seed", "1") as name, tempfile.TemporaryDirectory() as made, contextlib.ExitStack() as stack:
-        def on(host, command):
-            # Each host has files of its own here.
-            for there, now in ((r"/etc/hawser|/run/hawser-link-wan", f"{made}/{host}"), (r"(?:/usr/bin/)?\bhawser (?=link|cc)", f"{hawser()} "),
-                               (r"--far primary\b", "--far 10.77.0.2"), (r"^psql", env.program_path("psql")), (r"-U app\b", "-U app_trust -d app"),
-                               (re.escape("ed25519:9Iq..."), public.get("primary", "")), (re.escape("ed25519:4c1..."), public.get("replica", ""))):
-                command = re.sub(there, lambda _, now=now: now, command)
-            return [hawser(), "lab", "run", name, "--accept-unfaithful", "--on", {"primary": "far", "replica": "near"}[host], "--", "sh", "-c", command]
-
-        def start(command):
-            process = stack.enter_context(subprocess.Popen(command, stdout=subprocess.PIPE, text=True))
-            stack.callback(process.terminate)
-            assert process.stdout.readline().startswith("listens"), command
-
-        start(on("primary", f"exec {sys.executable} -c '{LED}' {env.cluster.socket_dir}/.s.PGSQL.{env.cluster.port}"))
-        typed = re.findall(r"^(primary|replica)# (.*)$", page, re.MULTILINE)
-        equal(len(typed), 12, "commands of the page")
-        for host, command in typed:
-            if command == "systemctl enable --now hawser-link@wan":
-                start(on(host, f"ARGUMENTS=$(cut -d= -f2- /etc/hawser/link-wan.conf); exec {started}"))
-                continue
-            done = subprocess.run(on(host, command), capture_output=True, text=True, timeout=60)
-            equal(done.returncode, 0, f"{command}: {done.stderr}")
-            if "keygen" in command:
-                public[host] = done.stdout.strip()
-            if command.startswith("psql"):
-                assert "(1 row)" in done.stdout, done.stdout
 
 
 ENDLESS = """

@@ -22,7 +22,7 @@ use crate::config::{Config, Overrides, SETTINGS_VARIABLE, ServerUrl};
 use crate::process::{self, path_of};
 use crate::serve::{Begins, Manner};
 use crate::{
-    bypass, cc, check, demo, import, link, logging, login, mptcp, rds, serve, status, top,
+    bypass, cc, check, demo, import, link, logging, login, mptcp, rds, serve, status, top, wan,
 };
 pub(crate) use hawser_sys::terminal::print;
 
@@ -74,6 +74,8 @@ enum Command {
     Cc(cc::command::Cc),
     /// TCP services of another host, over several connections: the link.
     Link(link::command::Link),
+    /// A link to a host that is far away, step by step: for a slow replica.
+    Wan(wan::command::Wan),
     /// Reliable datagrams: RDS over TCP, without the kernel's module and without root.
     Rds(rds::command::Rds),
     /// Print a shell's completions of this command line.
@@ -215,6 +217,7 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
         Command::Bypass(arguments) => return arguments.run(),
         Command::Cc(arguments) => return arguments.run(),
         Command::Link(arguments) => return arguments.run(),
+        Command::Wan(arguments) => return arguments.run(),
         Command::Rds(arguments) => return arguments.run(),
         Command::Status(arguments) => status_(&arguments),
         Command::Top(arguments) => top_(&arguments),

@@ -45,6 +45,7 @@ pub mod tls;
 pub mod top;
 pub mod totals;
 pub mod units;
+pub mod wan;
 
 /// What SHOW VERSION says on database `hawser`.
 pub const VERSION: &str = concat!("Hawser ", env!("CARGO_PKG_VERSION"), " (console of PgBouncer)");

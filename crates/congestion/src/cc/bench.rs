@@ -194,7 +194,10 @@ impl Far {
     }
 
     /// The path itself. Empty: no datagram gets through.
-    fn path(&self, directions: &[Direction]) -> Result<Vec<PathFigures>, BenchError> {
+    ///
+    /// # Errors
+    /// The far end is not there, or does not measure.
+    pub fn path(&self, directions: &[Direction]) -> Result<Vec<PathFigures>, BenchError> {
         match self.order(&Order::Datagrams)? {
             (stream, Answer::Cookie(cookie)) => {
                 Ok(datagrams::measure(stream, &cookie, directions)?.unwrap_or_default())

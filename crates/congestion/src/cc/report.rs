@@ -150,6 +150,12 @@ impl Report {
         }
     }
 
+    /// A buffer of so many bytes does not limit a connection over the path.
+    #[must_use]
+    pub fn buffer_bytes_needed(&self) -> u64 {
+        self.product_bytes.saturating_mul(PRODUCTS_NEEDED)
+    }
+
     /// For people.
     #[must_use]
     pub fn to_text(&self) -> String {

@@ -30,7 +30,7 @@ use crate::cli::print;
 use crate::process::random_bytes;
 
 /// The token, if it must not show in the list of processes.
-const TOKEN_VARIABLE: &str = "HAWSER_CC_TOKEN";
+pub(crate) const TOKEN_VARIABLE: &str = "HAWSER_CC_TOKEN";
 
 const EXIT_CODES: &str = "Exit codes: 0 done, 1 failed, 2 wrong usage, 68 no way to there, 69 nobody answers \
 there or it has died, 73 somebody else's file or route is in the way, 74 the far end went away in \
@@ -227,11 +227,11 @@ struct List {
     rtt: Option<Duration>,
 }
 
-fn rate(text: &str) -> Result<u64, ValueError> {
+pub(crate) fn rate(text: &str) -> Result<u64, ValueError> {
     Rate::deserialize(text.into_deserializer()).map(Rate::bits_per_second)
 }
 
-fn span(text: &str) -> Result<Duration, ValueError> {
+pub(crate) fn span(text: &str) -> Result<Duration, ValueError> {
     Span::deserialize(text.into_deserializer()).map(|Span(duration)| duration)
 }
 

@@ -167,12 +167,12 @@ fn paths(text: &str) -> Result<Paths, String> {
     }
 }
 
-fn address(text: &str) -> Result<SocketAddr, String> {
+pub(crate) fn address(text: &str) -> Result<SocketAddr, String> {
     let found = text.to_socket_addrs().ok().and_then(|mut found| found.next());
     found.ok_or_else(|| "an address and a port, as in 127.0.0.1:3306".to_owned())
 }
 
-fn target(text: &str) -> Result<String, String> {
+pub(crate) fn target(text: &str) -> Result<String, String> {
     match split(text) {
         Some(_) => Ok(text.to_ascii_lowercase()),
         None => Err("a host and a port, as in db:5432".to_owned()),

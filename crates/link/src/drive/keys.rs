@@ -118,16 +118,7 @@ impl Key {
     /// [`KeyError::File`]; a file that is there already stays as it is.
     pub fn generate(path: &Path) -> Result<Self, KeyError> {
         let failed = |source| KeyError::File { path: path.to_owned(), source };
-        let random = ring::rand::SystemRandom::new();
-        let document = Ed25519KeyPair::generate_pkcs8(&random)
-            .map_err(|_| failed(io::Error::other("the kernel gives no random bytes")))?;
-        let mut text = "-----BEGIN PRIVATE KEY-----\n".to_owned();
-        let encoded = STANDARD.encode(document.as_ref());
-        for line in encoded.as_bytes().chunks(LINE_CHARACTERS) {
-            text += &String::from_utf8_lossy(line);
-            text.push('\n');
-        }
-        text += "-----END PRIVATE KEY-----\n";
+        let text = Self::new_pem().map_err(failed)?;
         let mut file = OpenOptions::new()
             .write(true)
             .create_new(true)
@@ -138,25 +129,50 @@ impl Key {
         Self::load(path)
     }
 
+    /// A new key, as its file has it.
+    ///
+    /// # Errors
+    /// The kernel gives no random bytes.
+    pub fn new_pem() -> io::Result<String> {
+        let random = ring::rand::SystemRandom::new();
+        let document = Ed25519KeyPair::generate_pkcs8(&random)
+            .map_err(|_| io::Error::other("the kernel gives no random bytes"))?;
+        let mut text = "-----BEGIN PRIVATE KEY-----\n".to_owned();
+        let encoded = STANDARD.encode(document.as_ref());
+        for line in encoded.as_bytes().chunks(LINE_CHARACTERS) {
+            text += &String::from_utf8_lossy(line);
+            text.push('\n');
+        }
+        Ok(text + "-----END PRIVATE KEY-----\n")
+    }
+
     /// Reads a key.
     ///
     /// # Errors
     /// [`KeyError`].
     pub fn load(path: &Path) -> Result<Self, KeyError> {
         let failed = |source| KeyError::File { path: path.to_owned(), source };
-        let not = |reason: String| KeyError::NotAKey { path: path.to_owned(), reason };
         let mode = fs::metadata(path).map_err(failed)?.permissions().mode() & 0o777;
         if mode & 0o077 != 0 {
             return Err(KeyError::Open { path: path.to_owned(), mode });
         }
-        let key = PrivateKeyDer::from_pem_file(path).map_err(|error| not(error.to_string()))?;
+        let text = fs::read(path).map_err(failed)?;
+        Self::of_pem(&text).map_err(|reason| KeyError::NotAKey { path: path.to_owned(), reason })
+    }
+
+    /// The key that a file has.
+    ///
+    /// # Errors
+    /// What is wrong with it.
+    pub fn of_pem(text: &[u8]) -> Result<Self, String> {
+        let key = PrivateKeyDer::from_pem_slice(text).map_err(|error| error.to_string())?;
         let PrivateKeyDer::Pkcs8(der) = key else {
-            return Err(not("it is no key in PKCS #8".to_owned()));
+            return Err("it is no key in PKCS #8".to_owned());
         };
         let pair = Ed25519KeyPair::from_pkcs8(der.secret_pkcs8_der())
-            .map_err(|error| not(format!("it is no Ed25519 key: {error}")))?;
+            .map_err(|error| format!("it is no Ed25519 key: {error}"))?;
         let public = pair.public_key().as_ref().try_into().map(PublicKey);
-        let public = public.map_err(|_| not("its public key has no 32 bytes".to_owned()))?;
+        let public = public.map_err(|_| "its public key has no 32 bytes".to_owned())?;
         Ok(Self { der, public })
     }
 
