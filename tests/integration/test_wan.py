@@ -85,7 +85,8 @@ def test_what_cannot_work_is_refused_with_the_reason(env):
     with hosts() as (near, far, options):
         with socket.create_server(("127.0.0.1", 0)) as taken:
             port = taken.getsockname()[1]
-            assert "nothing was written" in wan("setup", "10.0.0.1", *options, "--listen", f"127.0.0.1:{port}", check=1)
+            there = [f"127.0.0.1:{port}" if before == "--listen" else option for before, option in zip(["", *options], options)]
+            assert "nothing was written" in wan("setup", "10.0.0.1", *there, check=1)
             assert not near.exists()
             wan("setup", f"10.0.0.1:{port}", *options)
             given = near / "etc/hawser/link-wan.far"
@@ -228,7 +229,7 @@ class Walk:
         root = pathlib.Path(self.made, host)
         unit = (root / "etc/systemd/system/hawser-link@.service").read_text()
         started = re.search("^ExecStart=(.*)$", unit, re.MULTILINE)[1].replace("/run/hawser-link-%i", str(root))
-        arguments = " ".join(service(root))
+        arguments = (root / "etc/hawser/link-wan.conf").read_text().strip().removeprefix("ARGUMENTS=")
         self.start(self.on(host, f"ARGUMENTS='{arguments}'; exec {started}"), "listens")
 
     def type(self, host, command):

@@ -288,6 +288,9 @@ fn setup(arguments: &Setup) -> Result<(), String> {
     };
     let path = below(end.root(), &format!("/etc/hawser/link-{name}.far"));
     end.put(&half, Some(File::secret(&path, far_half.to_text())), line.path, &look)?;
+    if end.dry_run {
+        return Ok(());
+    }
     let file = path.file_name().unwrap_or_default().to_string_lossy();
     print(&format!(
         "next       scp {} root@{host}:\n           and on {host}, as root: hawser wan accept {file}\n\
@@ -339,6 +342,9 @@ fn accept(arguments: &Accept) -> Result<(), String> {
     let line = report::Path { bits_per_second: given.bits_per_second, rtt_us: given.rtt_us };
     print(&format!("allows     {} to the near end, and nothing else\n", given.target));
     end.put(&half, None, line, &look)?;
+    if end.dry_run {
+        return Ok(());
+    }
     print(&format!(
         "next       rm {}, which has this end's key; open TCP port {} to the near end;\n           on the \
          other host: hawser wan check\n",

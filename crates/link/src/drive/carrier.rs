@@ -491,7 +491,8 @@ impl Carrier {
             match path.advance(around.buffer) {
                 Ok(true) => {
                     path.use_congestion(around.congestion.0, around.congestion.1);
-                    info!(link = self.name, path = id.0, "both ends are proved");
+                    // Whether that end takes this one's key is known by its Welcome.
+                    info!(link = self.name, path = id.0, "the far end is proved");
                     self.session.dialled(id, around.now);
                 }
                 Ok(false) => return,
@@ -515,6 +516,7 @@ impl Carrier {
 
     fn path_broke(&mut self, id: PathId, broken: &Broken, now: Time) {
         let end = match self.paths.get(&id).map(Connection::phase) {
+            Some(Phase::Open) if self.session.greets(id) => PathEnd::NotGreeted,
             Some(Phase::Open) => PathEnd::Closed,
             _ => PathEnd::NotDialled,
         };

@@ -86,8 +86,15 @@ pub enum Broken {
     #[error("the peer has closed the connection")]
     End,
     /// TLS: the peer is not proved, or what it sends is no TLS.
-    #[error("{0}")]
+    #[error("{}", of_tls(.0))]
     Tls(#[source] rustls::Error),
+}
+
+fn of_tls(error: &rustls::Error) -> String {
+    match error {
+        rustls::Error::General(text) => text.clone(), // proof.rs says it
+        other => other.to_string(),
+    }
 }
 
 impl Connection {

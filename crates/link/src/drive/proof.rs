@@ -48,9 +48,13 @@ impl Pinned {
     }
 
     fn check(&self, shown: &CertificateDer<'_>) -> Result<(), Error> {
-        let known = PublicKey::of_spki(shown).is_some_and(|key| self.peers.load().contains(&key));
-        let refused = CertificateError::ApplicationVerificationFailure;
-        if known { Ok(()) } else { Err(Error::InvalidCertificate(refused)) }
+        let not_a_key = CertificateError::ApplicationVerificationFailure;
+        let key = PublicKey::of_spki(shown).ok_or(Error::InvalidCertificate(not_a_key))?;
+        if self.peers.load().contains(&key) {
+            return Ok(());
+        }
+        // (Whose text is Hawser's own; the others of rustls have an enum each.)
+        Err(Error::General(format!("its key, {key}, is not among the keys of the other end")))
     }
 
     fn check_signature(

@@ -638,8 +638,9 @@ impl Worker {
                     self.newcomers.remove(&number);
                 }
                 Err(Refused::Silently(why)) => {
-                    info!("a path is refused: {why}");
                     if let Some(one) = self.newcomers.remove(&number) {
+                        let from = one.connection.addresses().map(|(_, peer)| peer.to_string());
+                        info!(from = from.unwrap_or_default(), "a path is refused: {why}");
                         one.connection.close();
                     }
                 }

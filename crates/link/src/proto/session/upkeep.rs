@@ -113,6 +113,12 @@ impl Session {
         self.paths.get(&id).is_some_and(Path::is_waiting)
     }
 
+    /// Whether a path waits for the peer's greeting.
+    #[must_use]
+    pub fn greets(&self, id: PathId) -> bool {
+        self.paths.get(&id).is_some_and(|path| path.stage == Stage::Greeting)
+    }
+
     /// A path has ended: others carry its bytes.
     pub fn lost(&mut self, id: PathId, end: PathEnd, now: Time) {
         let Some(path) = self.paths.remove(&id) else { return };
