@@ -79,6 +79,8 @@ pub enum PathEnd {
     NotDialled,
     /// TCP has closed it.
     Closed,
+    /// TCP has closed it before the peer's greeting.
+    NotGreeted,
     /// Nothing has come back for too long.
     Silent,
     /// A stream has more gaps than are kept, and a frame by this path made another: its bytes come
@@ -97,6 +99,10 @@ impl std::fmt::Display for PathEnd {
         match self {
             Self::NotDialled => f.write_str("it could not be established"),
             Self::Closed => f.write_str("the connection was closed or broke"),
+            Self::NotGreeted => f.write_str(
+                "the far end closed it before its greeting, as it does if it does not know this end's key: its \
+                 log names the key that it refused",
+            ),
             Self::Silent => f.write_str("nothing has come back for too long"),
             Self::Gaps => f.write_str("a stream has more gaps than can be kept"),
             Self::Wrong(what) => write!(f, "the peer broke the protocol: {what}"),
