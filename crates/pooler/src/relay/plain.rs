@@ -546,7 +546,7 @@ impl<S: Socket> Engine<S> {
         let Some(mut backend) = client.backend.take() else { return Ok(Passed::Unusual) };
         // (It may have other start values, which makes the client unusual.)
         let tracking = self.pools[client.pool as usize].settings.tracking;
-        let queries = tracking.is_on.then(|| Tracker {
+        let queries = tracking.is_on.then_some(Tracker {
             queries: &mut self.queries,
             known: &mut self.known,
             tracking,
