@@ -211,7 +211,7 @@ impl Half {
                 let arguments = format!("ARGUMENTS={}\n", self.arguments());
                 files.push(File::new(at("conf"), arguments));
                 let there = |directory: &&str| below(root, directory).join(UNIT_NAME).exists();
-                if !UNIT_DIRECTORIES.iter().any(|directory| there(&directory)) {
+                if !UNIT_DIRECTORIES.iter().any(there) {
                     let text = UNIT.replace(UNIT_PROGRAM, &program.display().to_string());
                     let path = below(root, UNIT_DIRECTORIES[0]).join(UNIT_NAME);
                     files.push(File::new(path, text));
