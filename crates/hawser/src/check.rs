@@ -166,18 +166,18 @@ pub fn findings(checked: Checked<'_>) -> Vec<Finding> {
         Ok(config) => config,
         Err(errors) => {
             for error in errors.as_slice() {
-                report.add(Grade::Error, error.to_string());
+                report.fail(error.to_string());
             }
             return report.0;
         }
     };
-    report.add(Grade::Ok, format!("{}: every setting is valid", path.display()));
+    report.ok(format!("{}: every setting is valid", path.display()));
     for warning in config.warnings() {
-        report.add(Grade::Warning, warning.to_string());
+        report.warn(warning.to_string());
     }
     let access = report.files(&config);
     for text in exposed::files(&config) {
-        report.add(Grade::Warning, text);
+        report.warn(text);
     }
     let operators = access.iter().flat_map(|access| operators_unknown(&config, access));
     let operators = operators.map(|text| (Grade::Warning, text));
@@ -197,7 +197,7 @@ pub fn findings(checked: Checked<'_>) -> Vec<Finding> {
                 report.databases(&config, access).await;
             }
         }),
-        Err(error) => report.add(Grade::Error, format!("no connection can be tried: {error}")),
+        Err(error) => report.fail(format!("no connection can be tried: {error}")),
     }
     report.0
 }
@@ -213,22 +213,33 @@ impl Report {
         self.0.push(Finding { grade, text: text.into() });
     }
 
+    fn ok(&mut self, text: impl Into<String>) {
+        self.add(Grade::Ok, text);
+    }
+
+    fn warn(&mut self, text: impl Into<String>) {
+        self.add(Grade::Warning, text);
+    }
+
+    fn fail(&mut self, text: impl Into<String>) {
+        self.add(Grade::Error, text);
+    }
+
     fn bypass(&mut self, config: &Config) {
         let wanted = config.start.bypass.enable;
         if wanted == BypassUse::Off {
             return;
         }
-        match hawser_bypass::selftest::in_a_process_of_its_own() {
+        let (grade, text) = match hawser_bypass::selftest::in_a_process_of_its_own() {
             Ok(()) => {
-                self.add(Grade::Ok, "local connections go past TCP: the self-test has passed");
+                (Grade::Ok, "local connections go past TCP: the self-test has passed".to_owned())
             }
             Err(error) if wanted == BypassUse::On => {
-                self.add(Grade::Error, format!("[bypass] enable = \"on\": {error}"));
+                (Grade::Error, format!("[bypass] enable = \"on\": {error}"))
             }
-            Err(error) => {
-                self.add(Grade::Warning, format!("local connections stay with TCP: {error}"));
-            }
-        }
+            Err(error) => (Grade::Warning, format!("local connections stay with TCP: {error}")),
+        };
+        self.add(grade, text);
     }
 
     fn mptcp(&mut self, config: &Config) {
@@ -239,11 +250,11 @@ impl Report {
             return;
         }
         match hawser_sys::mptcp::socket::probe() {
-            Ok(()) => self.add(Grade::Ok, "MPTCP: sockets can be made; see hawser mptcp status"),
+            Ok(()) => self.ok("MPTCP: sockets can be made; see hawser mptcp status"),
             Err(reason) if required => {
-                self.add(Grade::Error, format!("a server requires MPTCP, and {reason}"));
+                self.fail(format!("a server requires MPTCP, and {reason}"));
             }
-            Err(reason) => self.add(Grade::Warning, format!("plain TCP will be used: {reason}")),
+            Err(reason) => self.warn(format!("plain TCP will be used: {reason}")),
         }
     }
 
@@ -257,31 +268,20 @@ impl Report {
             }
         }
         for one in wanted {
-            match one {
-                Congestion::Default => {}
+            let (grade, text) = match one {
+                Congestion::Default => continue,
                 Congestion::Auto => match usage::choice() {
-                    Ok(choice) => self.add(Grade::Ok, format!("congestion = auto: {choice}")),
-                    Err(reason) => {
-                        self.add(
-                            Grade::Warning,
-                            format!("congestion = auto does nothing: {reason}"),
-                        );
+                    Ok(choice) => (Grade::Ok, format!("congestion = auto: {choice}")),
+                    Err(why) => (Grade::Warning, format!("congestion = auto does nothing: {why}")),
+                },
+                Congestion::Fixed(name) => match hawser_sys::congestion::probe(name.as_str()) {
+                    Ok(()) => (Grade::Ok, format!("congestion control {name} is there")),
+                    Err(why) => {
+                        (Grade::Warning, format!("the kernel's default will be used: {why}"))
                     }
                 },
-                Congestion::Fixed(algorithm) => {
-                    match hawser_sys::congestion::probe(algorithm.as_str()) {
-                        Ok(()) => {
-                            self.add(Grade::Ok, format!("congestion control {algorithm} is there"));
-                        }
-                        Err(error) => {
-                            self.add(
-                                Grade::Warning,
-                                format!("the kernel's default will be used: {error}"),
-                            );
-                        }
-                    }
-                }
-            }
+            };
+            self.add(grade, text);
         }
     }
 
@@ -292,13 +292,12 @@ impl Report {
                 let auth = &config.reload.auth;
                 let named = [&auth.hba_file, &auth.ident_file, &auth.users_file];
                 for file in named.into_iter().flatten() {
-                    self.add(Grade::Ok, format!("{} can be read", file.display()));
+                    self.ok(format!("{} can be read", file.display()));
                 }
                 self.ready_connections(config, &access);
-                let looks_up = config
-                    .databases()
-                    .iter()
-                    .any(|database| database.inherited.auth.auth_user.is_some());
+                let mut databases = config.databases().iter();
+                let looks_up =
+                    databases.any(|database| database.inherited.auth.auth_user.is_some());
                 if let Some(file) = &auth.users_file
                     && access.names().next().is_none()
                     && !looks_up
@@ -307,23 +306,20 @@ impl Report {
                         "{} has no user: no client with a password can log in",
                         file.display()
                     );
-                    self.add(Grade::Warning, text);
+                    self.warn(text);
                 }
                 Some(access)
             }
             Err(errors) => {
                 // One of a file may be several, a line each.
-                errors
-                    .iter()
-                    .flat_map(|error| error.lines())
-                    .for_each(|line| self.add(Grade::Error, line));
+                errors.iter().flat_map(|error| error.lines()).for_each(|line| self.fail(line));
                 None
             }
         };
         match Accepting::load(&config.reload.client_tls) {
-            Ok(Some(_)) => self.add(Grade::Ok, "TLS for clients: certificate and key match"),
-            Ok(None) => self.add(Grade::Ok, "TLS for clients is off"),
-            Err(error) => self.add(Grade::Error, format!("TLS for clients: {error}")),
+            Ok(Some(_)) => self.ok("TLS for clients: certificate and key match"),
+            Ok(None) => self.ok("TLS for clients is off"),
+            Err(error) => self.fail(format!("TLS for clients: {error}")),
         }
         let files =
             config.databases().iter().map(|database| &database.inherited.tls.server_tls_ca_file);
@@ -331,11 +327,11 @@ impl Report {
             [&config.reload.client_tls.client_tls_ca_file, &config.reload.auth.auth_ca_file];
         let files = files.chain(others).flatten();
         for text in files.collect::<BTreeSet<_>>().into_iter().flat_map(|path| weaknesses(path)) {
-            self.add(Grade::Warning, text);
+            self.warn(text);
         }
         if let Err(errors) = Connectings::load(config) {
             for error in errors {
-                self.add(Grade::Error, error);
+                self.fail(error);
             }
         }
         access
@@ -348,9 +344,7 @@ impl Report {
         {
             let name = &database.name;
             match &database.forced_user {
-                None => self.add(
-                    Grade::Warning,
-                    format!(
+                None => self.warn(format!(
                         "database \"{name}\": min_pool_size holds for each user only once a client \
                          of that user has logged in, also after a restart; give the database a user \
                          and password to have them at once"
@@ -358,9 +352,7 @@ impl Report {
                 ),
                 Some(user) if user.password.is_none() => {
                     if let Some(Secret::Scram(_)) = access.secret(&user.name) {
-                        self.add(
-                            Grade::Warning,
-                            format!(
+                        self.warn(format!(
                                 "database \"{name}\": of user \"{}\" only a SCRAM verifier is known, \
                                  which lets nobody log in to the server before a client of that \
                                  user has logged in here",
@@ -377,11 +369,10 @@ impl Report {
     fn descriptors(&mut self, config: &Config) {
         let connections = serve::descriptors(config);
         match process::ensure_descriptors(connections) {
-            Ok(limit) => self.add(
-                Grade::Ok,
-                format!("{limit} open files are enough for {connections} connections"),
-            ),
-            Err(error) => self.add(Grade::Error, error.to_string()),
+            Ok(limit) => {
+                self.ok(format!("{limit} open files are enough for {connections} connections"));
+            }
+            Err(error) => self.fail(error.to_string()),
         }
     }
 
@@ -393,19 +384,13 @@ impl Report {
             Ok(Some(mut etcd)) => match etcd.try_out(ETCD_WITHIN).await {
                 Ok(endpoint) => {
                     let prefix = &settings.etcd_prefix;
-                    self.add(
-                        Grade::Ok,
-                        format!("etcd at {endpoint}: keys under {prefix} can be read"),
-                    );
+                    self.ok(format!("etcd at {endpoint}: keys under {prefix} can be read"));
                 }
-                Err(error) => self.add(
-                    Grade::Error,
-                    format!(
-                        "{error}: without etcd no server connection under a shared limit is opened"
-                    ),
-                ),
+                Err(error) => self.fail(format!(
+                    "{error}: without etcd no server connection under a shared limit is opened"
+                )),
             },
-            Err(error) => self.add(Grade::Error, error),
+            Err(error) => self.fail(error),
         }
     }
 
@@ -446,33 +431,31 @@ impl Report {
         for address in config.listen() {
             let ListenAddress::Tcp(address) = address else { continue };
             match TcpListener::bind(address).await {
-                Ok(_) => self.add(Grade::Ok, format!("{address} can be listened on")),
+                Ok(_) => self.ok(format!("{address} can be listened on")),
                 Err(error) if error.kind() == io::ErrorKind::AddrInUse => match has(*address) {
-                    Some(text) => self.add(Grade::Ok, text),
+                    Some(text) => self.ok(text),
                     None => {
                         let text = format!("{address} is in use by {}", listener_of(*address));
-                        self.add(Grade::Warning, text);
+                        self.warn(text);
                     }
                 },
                 Err(error) => {
-                    self.add(Grade::Error, format!("{address} cannot be listened on: {error}"));
+                    self.fail(format!("{address} cannot be listened on: {error}"));
                 }
             }
         }
         let http = config.start.admin.http_address;
         let Some(address) = http.address() else { return };
         if let Some(text) = has(address) {
-            self.add(Grade::Ok, format!("http_address {text}"));
+            self.ok(format!("http_address {text}"));
             return;
         }
         match (TcpListener::bind(address).await, http) {
-            (Ok(_), _) => self.add(Grade::Ok, format!("http_address {address} can be listened on")),
+            (Ok(_), _) => self.ok(format!("http_address {address} can be listened on")),
             (Err(error), OptionalAddress::Asked(_)) if error.kind() != io::ErrorKind::AddrInUse => {
-                self.add(Grade::Error, format!("http_address {address} cannot be listened on: {error}"));
+                self.fail(format!("http_address {address} cannot be listened on: {error}"));
             }
-            (Err(error), _) => self.add(
-                Grade::Warning,
-                format!("http_address {address} cannot be had, so there are no metrics, no health and no dashboard: {error} (by {})", listener_of(address)),
+            (Err(error), _) => self.warn(format!("http_address {address} cannot be had, so there are no metrics, no health and no dashboard: {error} (by {})", listener_of(address)),
             ),
         }
     }
@@ -493,15 +476,15 @@ impl Report {
         for (server, answer) in asked {
             match answer.await {
                 Ok(Ok(Ok(offer))) => {
-                    self.add(Grade::Ok, format!("server {server} answers, {offer}"));
+                    self.ok(format!("server {server} answers, {offer}"));
                 }
                 Ok(Ok(Err(error))) => {
-                    self.add(Grade::Warning, format!("server {server} cannot be reached: {error}"));
+                    self.warn(format!("server {server} cannot be reached: {error}"));
                 }
-                _ => self.add(
-                    Grade::Warning,
-                    format!("server {server} did not answer within {} s", SERVER_WAIT.as_secs()),
-                ),
+                _ => self.warn(format!(
+                    "server {server} did not answer within {} s",
+                    SERVER_WAIT.as_secs()
+                )),
             }
         }
     }

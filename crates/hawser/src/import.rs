@@ -377,8 +377,7 @@ impl Import {
         if let Some(entry) = self.settings.get("auth_query") {
             // PgBouncer sends it, and it lets no user in; Hawser's default would let users in.
             if entry.value.is_empty() {
-                let message = "it is empty: leave it out for the default query".to_owned();
-                return Err(entry.place.error(Reason::Value { key: entry.key.clone(), message }));
+                return Err(entry.refuse("it is empty: leave it out for the default query"));
             }
             if let Some(note) = value::without_schema(&entry.value) {
                 self.note(table, &note);
@@ -395,9 +394,7 @@ impl Import {
             );
         }
         if let Some(entry) = self.take("auth_dbname") {
-            entry::auth_dbname(&entry.value, &self.databases).map_err(|message| {
-                entry.place.error(Reason::Value { key: entry.key.clone(), message })
-            })?;
+            entry::auth_dbname(&entry.value, &self.databases).map_err(|m| entry.refuse(m))?;
             self.line(table, format!("auth_dbname = {}", quote(&entry.value)));
         }
         Ok(())

@@ -437,38 +437,16 @@ impl<'a> Check<'a> {
     fn server_tls(&mut self) {
         let config = self.config;
         let tls = &config.reload.server_tls;
-        if tls.server_tls_cert_file.is_some() != tls.server_tls_key_file.is_some() {
-            let name = if tls.server_tls_cert_file.is_some() {
-                "server_tls_cert_file"
-            } else {
-                "server_tls_key_file"
-            };
-            self.error(
-                Table::Tls,
-                0,
-                name,
-                "server_tls_cert_file and server_tls_key_file need each other",
-            );
-        }
+        let (own, key) = (&tls.server_tls_cert_file, &tls.server_tls_key_file);
+        self.server_certificate(Table::Tls, 0, own.is_some(), key.is_some());
         let verifies = |mode| matches!(mode, TlsMode::VerifyCa | TlsMode::VerifyFull);
         let message = "server_tls_sslmode: verifying needs server_tls_ca_file";
         if verifies(tls.server_tls_sslmode) && tls.server_tls_ca_file.is_none() {
             self.error(Table::Tls, 0, "server_tls_sslmode", message);
         }
         for (index, entry) in config.databases.iter().enumerate() {
-            if entry.server_tls_cert_file.is_some() != entry.server_tls_key_file.is_some() {
-                let name = if entry.server_tls_cert_file.is_some() {
-                    "server_tls_cert_file"
-                } else {
-                    "server_tls_key_file"
-                };
-                self.error(
-                    Table::Database,
-                    index,
-                    name,
-                    "server_tls_cert_file and server_tls_key_file need each other",
-                );
-            }
+            let (own, key) = (&entry.server_tls_cert_file, &entry.server_tls_key_file);
+            self.server_certificate(Table::Database, index, own.is_some(), key.is_some());
             let ca_file = entry.server_tls_ca_file.as_ref().or(tls.server_tls_ca_file.as_ref());
             if entry.server_tls_sslmode.is_some_and(verifies) && ca_file.is_none() {
                 self.error(Table::Database, index, "server_tls_sslmode", message);
@@ -495,6 +473,14 @@ impl<'a> Check<'a> {
                     ),
                 );
             }
+        }
+    }
+
+    fn server_certificate(&mut self, table: Table, index: usize, has_own: bool, has_key: bool) {
+        if has_own != has_key {
+            let name = if has_own { "server_tls_cert_file" } else { "server_tls_key_file" };
+            let message = "server_tls_cert_file and server_tls_key_file need each other";
+            self.error(table, index, name, message);
         }
     }
 }

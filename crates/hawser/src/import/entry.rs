@@ -155,8 +155,7 @@ pub(super) fn database(
 ) -> Result<String, ImportError> {
     let name = &entry.key;
     if name == "pgbouncer" {
-        let message = "the name is reserved for the admin console".to_owned();
-        return Err(entry.place.error(Reason::Value { key: name.clone(), message }));
+        return Err(entry.refuse("the name is reserved for the admin console"));
     }
     let mut pairs = pairs(entry)?;
     if ADMIN_DATABASES.contains(&name.as_str()) {

@@ -70,6 +70,13 @@ pub(super) struct Entry {
     pub(super) place: Place,
 }
 
+impl Entry {
+    /// Why its value is refused.
+    pub(super) fn refuse(&self, message: impl Into<String>) -> ImportError {
+        self.place.error(Reason::Value { key: self.key.clone(), message: message.into() })
+    }
+}
+
 /// A line of a file; the outermost file has no name.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub(super) struct Place {

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 
 use super::entry::socket_text;
-use super::error::{ImportError, Reason};
+use super::error::ImportError;
 use super::ini::Entry;
 use super::value::{comment, port, quote};
 use crate::config::document::accepts;
@@ -33,12 +33,9 @@ pub(super) fn listen(
     is_own: bool,
     resolve: Resolve<'_>,
 ) -> Result<Listen, ImportError> {
-    let refuse = |entry: &Entry, message: String| {
-        entry.place.error(Reason::Value { key: entry.key.clone(), message })
-    };
     let port = match settings.remove("listen_port") {
         None => LISTEN_PORT_DEFAULT,
-        Some(entry) => port(&entry, &entry.value).map_err(|message| refuse(&entry, message))?,
+        Some(entry) => port(&entry, &entry.value).map_err(|message| entry.refuse(message))?,
     };
     let hosts = settings.remove("listen_addr");
     let named = settings.remove("unix_socket_dir");
@@ -51,7 +48,7 @@ pub(super) fn listen(
     let mut lines = Vec::new();
     let (mut addresses, mut names) = (Vec::new(), Vec::new());
     if let Some(entry) = &hosts {
-        (addresses, names) = tcp(&entry.value, port, resolve).map_err(|m| refuse(entry, m))?;
+        (addresses, names) = tcp(&entry.value, port, resolve).map_err(|m| entry.refuse(m))?;
     }
     if let Some(directory) = directory {
         // Only a directory that no TCP address gives its port to needs one of its own.
@@ -60,9 +57,9 @@ pub(super) fn listen(
         if let Some(entry) = &named {
             if !is_unix(directory) {
                 let message = format!("`{directory}` is not absolute: write the whole path");
-                return Err(refuse(entry, message));
+                return Err(entry.refuse(message));
             }
-            is_address(&text).map_err(|message| refuse(entry, message))?;
+            is_address(&text).map_err(|message| entry.refuse(message))?;
         }
         addresses.push(text);
     }
@@ -70,7 +67,7 @@ pub(super) fn listen(
         // A default would be a place that the file does not name.
         (Some(entry), []) => {
             let message = "there is no unix socket by it, and no listen_addr: name one of both";
-            Err(refuse(entry, message.to_owned()))
+            Err(entry.refuse(message))
         }
         _ => {
             let list: Vec<_> = addresses.iter().map(|address| quote(address)).collect();

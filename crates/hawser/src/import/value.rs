@@ -3,7 +3,7 @@
 //! # Invariants   a value is read as PgBouncer reads it (numbers as C does, words in any case), and one
 //!               that either of both refuses is an error with its place
 
-use super::error::{ImportError, Reason};
+use super::error::ImportError;
 use super::ini::{Entry, Section};
 use crate::config::document::accepts;
 use crate::config::setting::{Form, Setting, Unit};
@@ -11,10 +11,6 @@ use crate::config::setting::{Form, Setting, Unit};
 /// Whether a setting takes one of a few words.
 pub(super) fn is_word(setting: &Setting) -> bool {
     setting.kind.starts_with("one of ")
-}
-
-fn refuse(entry: &Entry, message: String) -> ImportError {
-    entry.place.error(Reason::Value { key: entry.key.clone(), message })
 }
 
 /// Times of `[pgbouncer]` that PgBouncer reads as it reads counts (CF_INT of its main.c).
@@ -38,7 +34,7 @@ pub(super) fn number(entry: &Entry, value: &str) -> Result<i64, ImportError> {
     };
     let read = i64::from_str_radix(digits, base).ok().filter(|_| !digits.starts_with(['-', '+']));
     read.map(|number| sign * number)
-        .ok_or_else(|| refuse(entry, format!("`{value}` is not a number")))
+        .ok_or_else(|| entry.refuse(format!("`{value}` is not a number")))
 }
 
 /// A port, as PgBouncer reads it there.
@@ -53,7 +49,7 @@ pub(super) fn amount(entry: &Entry, key: &str, value: &str) -> Result<f64, Impor
     if entry.section != Section::PgBouncer || WHOLE_TIMES.contains(&key) || has_base {
         return number(entry, value).map(|whole| whole as f64);
     }
-    value.parse().map_err(|_| refuse(entry, format!("`{value}` is not a number")))
+    value.parse().map_err(|_| entry.refuse(format!("`{value}` is not a number")))
 }
 
 /// `name = value` of the output.
@@ -64,7 +60,7 @@ pub(super) fn assignment(
 ) -> Result<String, ImportError> {
     let name = setting.name;
     if value.is_empty() && is_word(setting) {
-        return Err(refuse(entry, format!("it is empty: allowed is {}", setting.kind)));
+        return Err(entry.refuse(format!("it is empty: allowed is {}", setting.kind)));
     }
     // PgBouncer knows pools without a limit; the largest size is as good as none.
     if name == "pool_size" && number(entry, value)? == 0 {
@@ -107,7 +103,7 @@ pub(super) fn assignment(
     };
     match accepts(setting, &plain) {
         Ok(()) => Ok(format!("{name} = {text}")),
-        Err(message) => Err(refuse(entry, message)),
+        Err(message) => Err(entry.refuse(message)),
     }
 }
 
@@ -119,10 +115,10 @@ pub(super) fn own_assignment(
 ) -> Result<String, ImportError> {
     let lowercase = value.to_ascii_lowercase();
     let value = if is_word(setting) { lowercase.as_str() } else { value };
-    accepts(setting, value).map_err(|message| refuse(entry, message))?;
+    accepts(setting, value).map_err(|message| entry.refuse(message))?;
     let text = match setting.form {
         Form::Boolean | Form::Number | Form::Duration if value.is_empty() => {
-            return Err(refuse(entry, format!("it is empty: expected {}", setting.kind)));
+            return Err(entry.refuse(format!("it is empty: expected {}", setting.kind)));
         }
         Form::Boolean => matches!(value, "1" | "true" | "on" | "yes").to_string(),
         // TOML knows fewer spellings of a number than SET; sizes have units.
@@ -159,7 +155,7 @@ pub(super) fn protocols(entry: &Entry) -> Result<(&'static str, bool), ImportErr
                     "`{name}` is no TLS version: allowed is all, secure, tlsv1.2, tlsv1.3, with \
                      commas between"
                 );
-                return Err(refuse(entry, message));
+                return Err(entry.refuse(message));
             }
         };
         if negated && allowed == 0 {

@@ -27,7 +27,7 @@ use crate::wan::network::{End, PathCounts, Port};
 pub const LATE_SHARE: u64 = 100;
 
 /// Counts since the laboratory's start.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Snapshot {
     /// How late packets left.
     pub lateness: LatenessCounts,
@@ -48,7 +48,7 @@ pub struct Snapshot {
 }
 
 /// One direction of one path.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PathReport {
     /// The link's name.
     pub link: String,
@@ -82,15 +82,11 @@ pub(super) fn snapshot(laboratory: &Laboratory) -> io::Result<Snapshot> {
             path,
             direction: format!("{}>{}", name(from.end), name(from.end.other())),
             carried_by: carried_by.to_owned(),
-            packets: 0,
-            bytes: 0,
-            dropped_by_outage: 0,
-            dropped_by_queue: 0,
-            dropped_by_limit: 0,
-            dropped_by_loss: 0,
+            ..PathReport::default()
         }
     };
-    let mut snapshot = Snapshot::before_traffic(laboratory);
+    let lateness_max_us = description.lateness_max.as_micros().try_into().unwrap_or(u64::MAX);
+    let mut snapshot = Snapshot { lateness_max_us, ..Snapshot::default() };
     for (link, of_link) in description.links.iter().enumerate() {
         if of_link.is_plain() {
             let ports = End::BOTH.map(|end| Port { link, end });
@@ -135,20 +131,6 @@ pub(super) fn snapshot(laboratory: &Laboratory) -> io::Result<Snapshot> {
 }
 
 impl Snapshot {
-    fn before_traffic(laboratory: &Laboratory) -> Self {
-        let lateness_max = laboratory.description.lateness_max.as_micros();
-        Self {
-            lateness: LatenessCounts::default(),
-            lateness_max_us: u64::try_from(lateness_max).unwrap_or(u64::MAX),
-            refused: 0,
-            overflows: 0,
-            device_drops: 0,
-            is_over: false,
-            priority: None,
-            paths: Vec::new(),
-        }
-    }
-
     /// What happened since `before`, of the same laboratory.
     #[must_use]
     pub fn since(&self, before: &Self) -> Self {
@@ -257,12 +239,8 @@ mod tests {
         Snapshot {
             lateness: lateness.read(),
             lateness_max_us: 1_000,
-            refused: 0,
-            overflows: 0,
-            device_drops: 0,
-            is_over: false,
             priority: Some("fifo".into()),
-            paths: Vec::new(),
+            ..Snapshot::default()
         }
     }
 
