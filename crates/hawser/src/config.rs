@@ -77,8 +77,8 @@ pub use value::{DURATION_MAX, FileMode, InPlans, Limit, OptionalAddress, Passwor
 use check::Check;
 use document::{Document, Places};
 use error::Position;
-pub use registry::RuleEntry;
 use registry::DatabaseEntry;
+pub use registry::RuleEntry;
 pub use rule::WrongRule;
 use setting::Change;
 pub(crate) use value::duration;

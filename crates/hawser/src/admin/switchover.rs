@@ -77,7 +77,8 @@ fn bound(pooler: &dyn Pooler, database: &str) -> Option<Duration> {
     let looked_at = config.reload.servers.server_probe_interval.get().is_some()
         && matches!(wants, TargetSessionAttrs::Primary | TargetSessionAttrs::ReadWrite);
     // Half: those that waited before get their turn before they are refused.
-    let patience = settings.inherited.timeouts.query_wait_timeout.get().map_or(CLIENTS_MAX, |all| all / 2);
+    let patience =
+        settings.inherited.timeouts.query_wait_timeout.get().map_or(CLIENTS_MAX, |all| all / 2);
     looked_at.then(|| patience.min(CLIENTS_MAX))
 }
 

@@ -110,6 +110,13 @@ pub struct PoolSettings {
     pub stateful_functions: Arc<FunctionNames>,
 }
 
+impl PoolSettings {
+    /// Whether what a client runs is cut off after a time.
+    pub(crate) fn bound_time(&self) -> bool {
+        !self.query_timeout.is_zero() || !self.transaction_timeout.is_zero()
+    }
+}
+
 impl Default for PoolSettings {
     fn default() -> Self {
         Self {

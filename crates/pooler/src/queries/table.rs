@@ -378,7 +378,7 @@ mod tests {
         let query = run(&mut queries, "SELECT 1", 1, 0);
         let peer = |last| PeerAddress::V4(core::net::SocketAddrV4::new([10, 0, 0, last].into(), 5));
         for turn in 0..VOTES_EVERY * 30 {
-            let last = if turn / VOTES_EVERY % 3 == 0 { 1 } else { 2 };
+            let last = if (turn / VOTES_EVERY).is_multiple_of(3) { 1 } else { 2 };
             queries.count(query, &Execution::default(), || Some(peer(last)), Time::ZERO);
         }
         let rows = queries.rows(0..1);

@@ -579,9 +579,7 @@ impl<S: Socket> Engine<S> {
         backend.owner.is_now(id, process);
         let view = &self.pools[client.pool as usize];
         let settings = &view.settings;
-        let timeouts_matter = client.is_judged()
-            || !settings.query_timeout.is_zero()
-            || !settings.transaction_timeout.is_zero();
+        let timeouts_matter = client.is_judged() || settings.bound_time();
         let mut turn = ClientMessage {
             client: &mut *client,
             backend: &mut backend,
