@@ -322,10 +322,13 @@ def test_what_is_executed_without_being_shown_is_nobody_elses(env):
                 equal(others(target, show), [None, None], text)
     # What the call shows costs no server connection, and moves.
     with pooler_of(env, pool_size=1) as target, target.connect() as client:
-        pid = client.value("select pg_backend_pid()")
-        client.execute("select anything('update texts set t = t')")
-        client.extended("select anything($1)", ("update texts set t = t",))
-        equal(client.value("select pg_backend_pid()"), pid)
+        def stays():
+            pid = client.value("select pg_backend_pid()")
+            client.execute("select anything('update texts set t = t')")
+            client.extended("select anything($1)", ("update texts set t = t",))
+            return client.value("select pg_backend_pid()") == pid
+
+        until(stays, "it stays, once the functions are known")
     with pooler_of(env) as target, target.connect() as client:
         client.execute("select anything('set app.who = ''ann''')")
         equal(always(target, client, WHO), "ann")

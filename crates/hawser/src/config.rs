@@ -43,6 +43,7 @@ mod value;
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use crate::import::{self, ImportError};
 pub use address::{
@@ -306,7 +307,7 @@ impl Config {
     ) -> Result<Self, ConfigErrors> {
         let Document { start, reload, databases, users, rules, links, places } = document;
         let mut config = Self {
-            general: Inherited::general(&reload),
+            general: for_all(&reload),
             start,
             reload,
             file: file.to_owned(),
@@ -337,7 +338,7 @@ impl Config {
     }
 
     fn inherit(&mut self) {
-        self.general = Inherited::general(&self.reload);
+        self.general = for_all(&self.reload);
         let entries = self.databases.iter();
         let databases: Vec<_> =
             entries.map(|entry| DatabaseConfig::inherit(entry, &self.general)).collect();
@@ -596,5 +597,17 @@ impl AdminSettings {
                 environment("RUNTIME_DIRECTORY").or_else(|| environment("XDG_RUNTIME_DIR"))?;
             Some(directory.join("hawser.sock"))
         })
+    }
+}
+
+/// What entries inherit.
+fn for_all(general: &ReloadConfig) -> Inherited {
+    Inherited {
+        auth: Arc::new(general.auth.clone()),
+        tls: Arc::new(general.server_tls.clone()),
+        pool: Arc::new(general.pool.clone()),
+        limits: Arc::new(general.limits.clone()),
+        servers: Arc::new(general.servers.clone()),
+        timeouts: Arc::new(general.timeouts.clone()),
     }
 }

@@ -19,6 +19,7 @@ mod history;
 pub mod host;
 pub mod http;
 mod links;
+mod markup;
 mod page;
 pub mod process;
 mod queries;

@@ -723,7 +723,7 @@ async fn on_database_pgbouncer_the_console_is_pgbouncers_and_extended_shows_all(
     assert!(rows[0][0].as_deref().unwrap().starts_with("PgBouncer 1.26.0 "), "{rows:?}");
     let (rows, _) = operator.rows("SHOW server_version").await;
     assert_eq!(rows[0][0].as_deref(), Some("1.26.0/bouncer"));
-    for (topic, width, wide) in [("POOLS", 17, 27), ("CLIENTS", 21, 26), ("STATS", 25, 25)] {
+    for (topic, width, wide) in [("POOLS", 17, 28), ("CLIENTS", 21, 26), ("STATS", 25, 25)] {
         let (rows, _) = operator.rows(&format!("SHOW {topic}")).await;
         assert!(rows.iter().all(|row| row.len() == width), "{topic}: {rows:?}");
         assert!(

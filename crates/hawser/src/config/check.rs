@@ -11,6 +11,7 @@ use super::database::{ADMIN_DATABASES, ANY_DATABASE};
 use super::document::Places;
 use super::error::{ConfigError, Position};
 use super::link::link_of;
+use super::registry::RuleEntry;
 use super::setting::Table;
 
 /// Collects what is wrong with a configuration, and what is only odd.
@@ -482,5 +483,30 @@ impl<'a> Check<'a> {
             let message = "server_tls_cert_file and server_tls_key_file need each other";
             self.error(table, index, name, message);
         }
+    }
+}
+
+impl Config {
+    /// Why a rule matches nothing, with the setting that is in the way: it names what there is not.
+    #[must_use]
+    pub(crate) fn never_matches(&self, rule: &RuleEntry) -> Option<(&'static str, String)> {
+        let is_served = |name: &str| {
+            let entries = self.databases.iter().filter_map(|entry| entry.name.as_deref());
+            entries.into_iter().any(|known| known == ANY_DATABASE || known == name)
+        };
+        if let Some(name) = rule.database.as_deref().filter(|name| !is_served(name)) {
+            let message =
+                format!("database: no [[database]] serves `{name}`: the rule matches nothing");
+            return Some(("database", message));
+        }
+        let auth = &self.reload.auth;
+        let are_known = auth.users_file.is_none()
+            && auth.auth_user.is_none()
+            && self.databases.iter().all(|entry| entry.auth_user.is_none())
+            && matches!(self.auth_type(), AuthType::ScramSha256 | AuthType::Md5 | AuthType::Plain);
+        let is_known =
+            |name: &str| self.users.iter().any(|user| user.name.as_deref() == Some(name));
+        let name = rule.user.as_deref().filter(|name| are_known && !is_known(name))?;
+        Some(("user", format!("user: no [[user]] is called `{name}`: the rule matches nothing")))
     }
 }

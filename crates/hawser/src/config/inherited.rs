@@ -6,7 +6,6 @@
 
 use std::sync::Arc;
 
-use super::group::ReloadConfig;
 use super::registry::{
     AuthSettings, Group, LimitSettings, PoolSettings, ServerSettings, ServerTlsSettings,
     TimeoutSettings, UserEntry,
@@ -31,18 +30,6 @@ pub struct Inherited {
 }
 
 impl Inherited {
-    /// What holds for all.
-    pub(super) fn general(general: &ReloadConfig) -> Self {
-        Self {
-            auth: Arc::new(general.auth.clone()),
-            tls: Arc::new(general.server_tls.clone()),
-            pool: Arc::new(general.pool.clone()),
-            limits: Arc::new(general.limits.clone()),
-            servers: Arc::new(general.servers.clone()),
-            timeouts: Arc::new(general.timeouts.clone()),
-        }
-    }
-
     /// The same with what `entry` says for itself.
     #[must_use]
     pub(super) fn with(&self, entry: &impl Group) -> Self {

@@ -17,9 +17,7 @@ use hawser_pooler::queries::digest::Digest;
 use hawser_pooler::wire::error::SqlState;
 use regex::bytes::{Regex, RegexBuilder};
 
-use super::Config;
-use super::choice::{AuthType, StatementKind};
-use super::database::ANY_DATABASE;
+use super::choice::StatementKind;
 use super::registry::{self, Group, RuleEntry};
 use super::setting::{Form, Table};
 use super::value::{Context, Raw, Timeout};
@@ -161,31 +159,6 @@ impl RuleEntry {
     }
 }
 
-impl Config {
-    /// Why a rule matches nothing, with the setting that is in the way: it names what there is not.
-    #[must_use]
-    pub(crate) fn never_matches(&self, rule: &RuleEntry) -> Option<(&'static str, String)> {
-        let is_served = |name: &str| {
-            let entries = self.databases.iter().filter_map(|entry| entry.name.as_deref());
-            entries.into_iter().any(|known| known == ANY_DATABASE || known == name)
-        };
-        if let Some(name) = rule.database.as_deref().filter(|name| !is_served(name)) {
-            let message =
-                format!("database: no [[database]] serves `{name}`: the rule matches nothing");
-            return Some(("database", message));
-        }
-        let auth = &self.reload.auth;
-        let are_known = auth.users_file.is_none()
-            && auth.auth_user.is_none()
-            && self.databases.iter().all(|entry| entry.auth_user.is_none())
-            && matches!(self.auth_type(), AuthType::ScramSha256 | AuthType::Md5 | AuthType::Plain);
-        let is_known =
-            |name: &str| self.users.iter().any(|user| user.name.as_deref() == Some(name));
-        let name = rule.user.as_deref().filter(|name| are_known && !is_known(name))?;
-        Some(("user", format!("user: no [[user]] is called `{name}`: the rule matches nothing")))
-    }
-}
-
 fn network(text: &str) -> Result<Network, String> {
     let not_one = || format!("`{text}` is neither an address nor a network (10.0.0.0/8)");
     let (address, bits) = text.split_once('/').unwrap_or((text, ""));
@@ -241,6 +214,7 @@ fn not_regular(error: &regex::Error) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::Config;
 
     fn entry(words: &[(&str, &str)]) -> Result<RuleEntry, String> {
         let words: Vec<_> =

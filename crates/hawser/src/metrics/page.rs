@@ -5,6 +5,7 @@ use std::time::{Instant, SystemTime};
 
 use super::collect::Pins;
 use super::history::{EVERY, History, Point};
+use super::markup::escape;
 use super::process::ProcessFigures;
 use crate::admin::pooler::{PoolEntry, Pooler};
 use crate::queries::Queries;
@@ -237,22 +238,6 @@ fn process(html: &mut String, pooler: &dyn Pooler) -> std::fmt::Result {
     }
     html.push_str("</dl>\n");
     Ok(())
-}
-
-/// Text that is no markup: names come from clients.
-pub(super) fn escape(text: &str) -> String {
-    let mut escaped = String::with_capacity(text.len());
-    for character in text.chars() {
-        match character {
-            '&' => escaped.push_str("&amp;"),
-            '<' => escaped.push_str("&lt;"),
-            '>' => escaped.push_str("&gt;"),
-            '"' => escaped.push_str("&quot;"),
-            '\'' => escaped.push_str("&#39;"),
-            other => escaped.push(other),
-        }
-    }
-    escaped
 }
 
 #[cfg(test)]

@@ -9,7 +9,7 @@ use prometheus_client::encoding::DescriptorEncoder;
 use prometheus_client::registry::Unit;
 
 use super::collect::{counts, gauges};
-use super::page::escape;
+use super::markup::escape;
 use crate::queries::Queries;
 use crate::units;
 

@@ -24,7 +24,7 @@ const SPARKS_AT: usize = 24;
 /// A client that has waited for so long has too small a pool, or another that keeps it.
 const LONG_WAIT_US: u64 = 1_000_000;
 const KEYS: &str =
-    "q quit  s queries  sort: w waiting  c clients  t tx/s  p pinned  n name   up/down";
+    "q quit  s queries  sort: w waiting  c clients  t tx/s  p pinned  n name  up/down";
 
 /// By what pools are sorted: the most of it first.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -430,7 +430,7 @@ mod tests {
         let lines = drawn(&screen, 100, 24);
         let words = |at: usize| lines[at].split_whitespace().collect::<Vec<_>>().join(" ");
         assert_eq!(words(6), "load calls/s mean 99% waited errors database/user query");
-        assert_eq!(words(7), "1.50 1.0 1.5 s 2.00 ms 0 µs 2 app/ann select slow\\x1b");
+        assert_eq!(words(7), "1.50 1.0 1.5 s 2.00 ms 0 µs 2 app/ann select slow\\u{1b}");
         assert_eq!(words(8), "0.01 100.0 100 µs 2.00 ms 0 µs 0 app/ann select often");
         assert_eq!(lines[23], queries::KEYS);
         screen.press('c');

@@ -318,13 +318,13 @@ mod tests {
     fn a_section_is_added_to_a_configuration_that_stays_beside_it() {
         let root = directory();
         let config = root.join("hawser.toml");
-        let before = "[[database]]\nname = \"app\"\nservers = [\"link://wan/127.0.0.1:5432\"]\n\
-                      [auth]\nhba_file = \"hba\"\n";
-        fs::write(&config, before).unwrap();
         fs::write(root.join("hba"), "local all all trust\n").unwrap();
-        for role in
-            [near().role, Role::Far { listen: ([0; 4], 7).into(), target: "db:5432".into() }]
-        {
+        let far = Role::Far { listen: ([0; 4], 7).into(), target: "db:5432".into() };
+        for (role, server) in [(near().role, "link://wan/127.0.0.1:5432"), (far, "db:5432")] {
+            let before = format!(
+                "[[database]]\nname = \"app\"\nservers = [\"{server}\"]\n[auth]\nhba_file = \"hba\"\n"
+            );
+            fs::write(&config, &before).unwrap();
             let files =
                 half(role).files(&root, &Host::Serve(config.clone()), Path::new("/h")).unwrap();
             super::super::written::write_all(&files, None).unwrap();

@@ -120,7 +120,7 @@ fn what_is_no_command_says_what_is() {
     assert_eq!(error("FROB x"), CommandError::Unknown("FROB x".to_owned()));
     assert_eq!(error("SHOW frobs"), CommandError::UnknownTopic("SHOW frobs".to_owned()));
     assert_eq!(error("SHOW a b"), CommandError::UnknownTopic("SHOW a b".to_owned()));
-    assert!(error("SHOW frobs").hint().contains("POOLS, RULES, SERVERS"));
+    assert!(error("SHOW frobs").hint().contains("POOLS, QUERIES, RULES, SERVERS"));
     assert_eq!(error("PAUSE a b"), CommandError::Form("PAUSE [database]"));
     assert_eq!(error("DISABLE"), CommandError::Form("DISABLE database"));
     assert_eq!(error("SET x"), CommandError::Form("SET name = value"));
