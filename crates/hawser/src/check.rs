@@ -23,7 +23,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use hawser_congestion::cc::usage;
-use hawser_pooler::wire::startup::SSL_REQUEST;
+use hawser_pooler::wire::startup::write_ssl_request;
 use hawser_sys::programs::listener_of;
 use hawser_sys::terminal::print;
 use ratatui::crossterm::style::Stylize as _;
@@ -525,9 +525,8 @@ async fn probe(server: &ServerAddress) -> io::Result<&'static str> {
 }
 
 async fn ask(mut stream: impl AsyncRead + AsyncWrite + Unpin) -> io::Result<&'static str> {
-    let mut request = [0; 8];
-    request[..4].copy_from_slice(&8u32.to_be_bytes());
-    request[4..].copy_from_slice(&SSL_REQUEST.to_be_bytes());
+    let mut request = Vec::new();
+    write_ssl_request(&mut request);
     stream.write_all(&request).await?;
     match stream.read_u8().await? {
         b'S' => Ok("with TLS"),

@@ -7,7 +7,6 @@
 pub mod order;
 
 use std::collections::HashMap;
-use std::net::IpAddr;
 use std::sync::Arc;
 
 use hawser_pooler::queries::digest::Digest;
@@ -24,27 +23,11 @@ const REPORTED_MAX: usize = 300;
 /// Bytes of a text that they are given.
 const REPORTED_BYTES_MAX: usize = 400;
 
-/// A statement of a database and user.
-#[derive(Clone, Debug)]
-pub struct Query {
-    /// Its digest, texts and owner.
-    pub row: QueryRow,
-    /// The address with the most votes in a loop.
-    pub address: Option<IpAddr>,
-}
-
-impl Query {
-    /// The sum of its times by the number of its calls, in microseconds.
-    pub fn mean_us(&self) -> u64 {
-        self.row.counts.time_us.checked_div(self.row.counts.calls).unwrap_or(0)
-    }
-}
-
 /// All of it.
 #[derive(Clone, Debug, Default)]
 pub struct Queries {
-    /// Statements.
-    pub all: Vec<Query>,
+    /// Statements, each of a database and user. The address is the one with the most votes in a loop.
+    pub all: Vec<QueryRow>,
     /// What was counted for others.
     pub other: QueryCounts,
     /// Statements that were forgotten: a loop counts a bounded number.
@@ -77,15 +60,14 @@ impl Queries {
     fn add(&mut self, places: &mut HashMap<Key, usize>, row: QueryRow) {
         let key = (row.digest, row.database.clone(), row.user.clone());
         let place = *places.entry(key).or_insert(self.all.len());
-        let Some(Query { row: sum, address }) = self.all.get_mut(place) else {
-            let address = row.address.0;
-            self.all.push(Query { row, address });
+        let Some(sum) = self.all.get_mut(place) else {
+            self.all.push(row);
             return;
         };
         sum.counts.add(&row.counts);
         sum.last_seen = sum.last_seen.max(row.last_seen);
         if row.address.1 > sum.address.1 {
-            (*address, sum.address) = (row.address.0, row.address);
+            sum.address = row.address;
         }
         if sum.example.is_none() {
             sum.example = row.example;
@@ -95,8 +77,8 @@ impl Queries {
     /// Sorts the statements: what has the most of it comes first.
     pub fn sort(&mut self, order: Order) {
         self.all.sort_by(|one, other| {
-            let by = |query: &Query| (order.of(query), query.row.counts.calls);
-            by(other).cmp(&by(one)).then_with(|| one.row.text.cmp(&other.row.text))
+            let by = |row: &QueryRow| (order.of(row), row.counts.calls);
+            by(other).cmp(&by(one)).then_with(|| one.text.cmp(&other.text))
         });
     }
 
@@ -133,8 +115,7 @@ pub struct QueryStatus {
 }
 
 impl QueryStatus {
-    fn of(query: &Query) -> Self {
-        let Query { row, .. } = query;
+    fn of(row: &QueryRow) -> Self {
         let text = &row.text;
         Self {
             digest: row.digest.to_string(),
@@ -186,7 +167,7 @@ mod tests {
         let shown: Vec<_> = all
             .all
             .iter()
-            .map(|query| (&*query.row.user, query.row.counts.calls, query.mean_us(), query.address))
+            .map(|row| (&*row.user, row.counts.calls, row.counts.mean_us(), row.address.0))
             .collect();
         assert_eq!(
             shown,
@@ -194,7 +175,7 @@ mod tests {
             "the address with the most votes"
         );
         all.sort(Order::Calls);
-        assert_eq!(&*all.all[0].row.user, "bob");
+        assert_eq!(&*all.all[0].user, "bob");
         let reported = all.report();
         assert_eq!((reported.len(), &*reported[0].query), (2, "select ?"));
     }

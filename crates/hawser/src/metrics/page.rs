@@ -263,8 +263,7 @@ mod tests {
         }
         fake.tally().errors.count(&ClientError::fatal(SqlState::TOO_MANY_CONNECTIONS, "x"));
         let mut queries = Queries::default();
-        let row = crate::queries::row("SELECT a < 1", "ann", 4, 8_000);
-        queries.all.push(crate::queries::Query { address: None, row });
+        queries.all.push(crate::queries::row("SELECT a < 1", "ann", 4, 8_000));
         let page = status(fake.as_ref(), &history, &Pins::from([("lock", (1_234, 61))]), &queries);
         let line = page.lines().find(|line| line.contains(&said)).unwrap();
         assert!(line.starts_with("<tr class=\"note\"><td class=\"bad\" colspan=\"12\">"), "{line}");

@@ -5,6 +5,7 @@
 
 use std::fmt::{self, Write};
 
+use hawser_pooler::queries::table::QueryRow;
 use prometheus_client::encoding::DescriptorEncoder;
 use prometheus_client::registry::Unit;
 
@@ -22,41 +23,44 @@ const MICROSECONDS: f64 = 1e6;
 /// The families of `/metrics`, of statements sorted by their time.
 pub(super) fn encode(encoder: &mut DescriptorEncoder<'_>, queries: &Queries) -> fmt::Result {
     let shown: Vec<_> = queries.all.iter().take(SHOWN_MAX).collect();
-    let digests: Vec<String> = shown.iter().map(|query| query.row.digest.to_string()).collect();
+    let digests: Vec<String> = shown.iter().map(|row| row.digest.to_string()).collect();
     let rows = || {
-        shown.iter().zip(&digests).map(|(query, digest)| {
-            let row = &query.row;
-            let text = &row.text[..row.text.floor_char_boundary(LABEL_BYTES_MAX)];
+        shown.iter().zip(&digests).map(|(row, digest)| {
             let labels = [
                 ("digest", digest.as_str()),
                 ("database", &*row.database),
                 ("user", &*row.user),
-                ("query", text),
+                ("query", label(row)),
             ];
-            (labels, query)
+            (labels, row)
         })
     };
     let help = "Executions of the statements that have taken the most time (SHOW QUERIES)";
-    counts(encoder, "query_calls", help, None, rows().map(|(of, q)| (of, q.row.counts.calls)))?;
+    counts(encoder, "query_calls", help, None, rows().map(|(of, row)| (of, row.counts.calls)))?;
     let help = "Executions of these that have ended with an error";
-    counts(encoder, "query_errors", help, None, rows().map(|(of, q)| (of, q.row.counts.errors)))?;
+    counts(encoder, "query_errors", help, None, rows().map(|(of, row)| (of, row.counts.errors)))?;
     let help = "Rows that these have returned or changed";
-    counts(encoder, "query_rows", help, None, rows().map(|(of, q)| (of, q.row.counts.rows)))?;
+    counts(encoder, "query_rows", help, None, rows().map(|(of, row)| (of, row.counts.rows)))?;
     let seconds = Some(&Unit::Seconds);
     let in_seconds = |micros: u64| micros as f64 / MICROSECONDS;
     let help = "Time that these have taken at the server";
-    let times = rows().map(|(of, q)| (of, in_seconds(q.row.counts.time_us)));
+    let times = rows().map(|(of, row)| (of, in_seconds(row.counts.time_us)));
     counts(encoder, "query_time", help, seconds, times)?;
     let help = "Time for which clients have waited for a server connection before these";
-    let waits = rows().map(|(of, q)| (of, in_seconds(q.row.counts.wait_us)));
+    let waits = rows().map(|(of, row)| (of, in_seconds(row.counts.wait_us)));
     counts(encoder, "query_wait_time", help, seconds, waits)?;
     let help = "The time that 99 of 100 executions of these do not exceed";
-    let times = rows().map(|(of, q)| (of, in_seconds(q.row.counts.times.per_mille(990))));
+    let times = rows().map(|(of, row)| (of, in_seconds(row.counts.times.per_mille(990))));
     gauges(encoder, "query_p99", help, seconds, times)?;
     let help = "Executions of statements that were forgotten: more than an event loop counts apart";
     counts(encoder, "other_query_calls", help, None, [([], queries.other.calls)])?;
     let help = "Statements that were forgotten";
     counts(encoder, "forgotten_queries", help, None, [([], queries.forgotten)])
+}
+
+/// As much of a statement as is shown.
+fn label(row: &QueryRow) -> &str {
+    &row.text[..row.text.floor_char_boundary(LABEL_BYTES_MAX)]
 }
 
 const COLUMNS: [&str; 9] =
@@ -72,17 +76,15 @@ pub(super) fn table(html: &mut String, queries: &Queries) -> fmt::Result {
         write!(html, "<th>{column}")?;
     }
     html.push_str("</tr>\n");
-    for query in queries.all.iter().take(SHOWN_MAX) {
-        let row = &query.row;
-        let text = &row.text[..row.text.floor_char_boundary(LABEL_BYTES_MAX)];
+    for row in queries.all.iter().take(SHOWN_MAX) {
         let cells = [
-            escape(text),
+            escape(label(row)),
             escape(&row.database),
             escape(&row.user),
             units::grouped(row.counts.calls),
             units::grouped(row.counts.errors),
             units::time(row.counts.time_us),
-            units::time(query.mean_us()),
+            units::time(row.counts.mean_us()),
             units::time(row.counts.times.per_mille(990)),
             units::time(row.counts.wait_us),
         ];

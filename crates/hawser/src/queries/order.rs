@@ -1,6 +1,6 @@
 //! By what statements are sorted: `SHOW QUERIES ORDER BY time`.
 
-use crate::queries::Query;
+use hawser_pooler::queries::table::QueryRow;
 
 /// By what statements are sorted; what has the most of it comes first.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -46,8 +46,8 @@ impl Order {
     }
 
     /// How much of it a statement has.
-    pub fn of(self, query: &Query) -> u64 {
-        let counts = &query.row.counts;
+    pub fn of(self, row: &QueryRow) -> u64 {
+        let counts = &row.counts;
         match self {
             Self::Time => counts.time_us,
             Self::Calls => counts.calls,
@@ -55,9 +55,9 @@ impl Order {
             Self::Rows => counts.rows,
             Self::Bytes => counts.bytes,
             Self::Wait => counts.wait_us,
-            Self::Mean => query.mean_us(),
+            Self::Mean => counts.mean_us(),
             Self::P99 => counts.times.per_mille(990),
-            Self::LastSeen => query.row.last_seen.as_micros(),
+            Self::LastSeen => row.last_seen.as_micros(),
         }
     }
 }

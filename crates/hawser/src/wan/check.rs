@@ -16,13 +16,12 @@ use std::time::{Duration, Instant};
 
 use clap::Args;
 use hawser_link::drive::report::{self, Report, SessionReport};
+use hawser_pooler::wire::startup::write_ssl_request;
 use hawser_sys::terminal::without_control;
 
 use super::half::check_name;
 use crate::cli::print;
 
-/// PostgreSQL's protocol: the length, and a number in place of a version.
-const SSL_REQUEST: [u8; 8] = [0, 0, 0, 8, 4, 210, 22, 47];
 /// What is new gets so long to greet, and a target to answer: ten round trips of a long line.
 const PATIENCE: Duration = Duration::from_secs(10);
 const LOOK_EACH: Duration = Duration::from_millis(200);
@@ -130,10 +129,11 @@ fn listen_in(conf: &str) -> Option<SocketAddr> {
 
 /// Asks what is at the other end of the link, as a client of PostgreSQL begins.
 fn target_answers(listen: SocketAddr, name: &str) -> Result<String, String> {
-    let begun = Instant::now();
+    let (begun, mut request) = (Instant::now(), Vec::new());
+    write_ssl_request(&mut request);
     let asked = TcpStream::connect_timeout(&listen, PATIENCE).and_then(|mut stream| {
         stream.set_read_timeout(Some(PATIENCE))?;
-        stream.write_all(&SSL_REQUEST)?;
+        stream.write_all(&request)?;
         let mut answer = [0];
         stream.read_exact(&mut answer).map(|()| answer[0])
     });

@@ -11,6 +11,8 @@ use hawser_congestion::cc::transfer::Direction;
 use hawser_congestion::cc::wire::Token;
 use hawser_lab::wan::quantity::Rate;
 
+use crate::config::host_and_port;
+
 /// How long an answer, or a refusal, may take.
 const CONNECT_MAX: Duration = Duration::from_secs(5);
 /// The least of so many round trips counts.
@@ -40,7 +42,7 @@ impl Line {
 /// # Errors
 /// It does not answer, or no datagram gets through.
 pub fn measured(host: &str, token: Token) -> Result<Line, String> {
-    let there = bracketed(host, serve::PORT_DEFAULT);
+    let there = host_and_port(host, serve::PORT_DEFAULT);
     let path = Far::find(&there, token)
         .and_then(|far| far.path(&[Direction::Down, Direction::Up]))
         .map_err(|error| error.to_string())?;
@@ -62,7 +64,7 @@ pub fn measured(host: &str, token: Token) -> Result<Line, String> {
 /// # Errors
 /// The name has no address, or nothing answers.
 pub fn round_trip(host: &str, port: u16) -> Result<Duration, String> {
-    let there = bracketed(host, port);
+    let there = host_and_port(host, port);
     let found = there.to_socket_addrs().map_err(|error| {
         format!("{host} has no address: {error}. Give an address, or a name that resolves here")
     })?;
@@ -84,8 +86,4 @@ fn connect(address: SocketAddr) -> std::io::Result<Duration> {
         Err(error) if error.kind() != ErrorKind::ConnectionRefused => Err(error),
         _ => Ok(begun.elapsed()),
     }
-}
-
-fn bracketed(host: &str, port: u16) -> String {
-    if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") }
 }

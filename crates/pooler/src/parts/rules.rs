@@ -135,18 +135,13 @@ impl When {
 
     /// Whether it may match a statement of this client's.
     fn concerns(&self, who: &Who<'_>) -> bool {
-        let address = match who.peer {
-            PeerAddress::Unix => None,
-            PeerAddress::V4(address) => Some(IpAddr::V4(*address.ip())),
-            PeerAddress::V6(address) => Some(IpAddr::V6(*address.ip())),
-        };
         self.user.as_deref().is_none_or(|user| user == who.user)
             && self.database.as_deref().is_none_or(|database| database == who.database)
             && self
                 .application_name
                 .as_deref()
                 .is_none_or(|name| name.as_bytes() == who.application_name)
-            && self.network.is_none_or(|network| address.is_some_and(|of| network.has(of)))
+            && self.network.is_none_or(|network| who.peer.ip().is_some_and(|of| network.has(of)))
     }
 
     /// Whether it matches this text.

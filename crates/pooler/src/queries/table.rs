@@ -91,6 +91,11 @@ impl QueryCounts {
         self.times.add(&other.times);
     }
 
+    /// The sum of its times by the number of its calls, in microseconds.
+    pub fn mean_us(&self) -> u64 {
+        self.time_us.checked_div(self.calls).unwrap_or(0)
+    }
+
     #[inline]
     fn count(&mut self, execution: &Execution) {
         self.calls += 1;
@@ -127,11 +132,7 @@ pub struct QueryRow {
 impl QueryRow {
     /// One more vote for an address (Boyer and Moore).
     fn vote(&mut self, peer: &PeerAddress) {
-        let address = match peer {
-            PeerAddress::Unix => None,
-            PeerAddress::V4(address) => Some(IpAddr::V4(*address.ip())),
-            PeerAddress::V6(address) => Some(IpAddr::V6(*address.ip())),
-        };
+        let address = peer.ip();
         match &mut self.address {
             (most, votes) if *most == address => *votes += 1,
             (_, votes) if *votes > 0 => *votes -= 1,

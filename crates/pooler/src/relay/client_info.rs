@@ -71,6 +71,15 @@ impl PeerAddress {
             Self::V6(address) => address.port(),
         }
     }
+
+    /// The address; `None` for unix sockets.
+    pub fn ip(&self) -> Option<IpAddr> {
+        match self {
+            Self::Unix => None,
+            Self::V4(address) => Some(IpAddr::V4(*address.ip())),
+            Self::V6(address) => Some(IpAddr::V6(*address.ip())),
+        }
+    }
 }
 
 /// Who a client is: for SHOW, logs and limits.

@@ -30,13 +30,13 @@ pub(super) async fn queries(
     let mut queries = Queries::gather(pooler.loops()).await?;
     queries.sort(order);
     let clock = Clock { now: pooler.loops().now(), wall: SystemTime::now() };
-    for query in &queries.all {
-        let QueryRow { digest, database, user, text, example, counts, last_seen, .. } = &query.row;
+    for row in &queries.all {
+        let QueryRow { digest, database, user, text, example, counts, last_seen, address } = row;
         let mut row: Vec<Cell> =
             vec![digest.to_string().into(), (**database).into(), (**user).into()];
         row.extend(figures(counts));
         row.push(clock.date(*last_seen).into());
-        row.push(query.address.map_or_else(|| "unix".to_owned(), |ip| ip.to_string()).into());
+        row.push(address.0.map_or_else(|| "unix".to_owned(), |ip| ip.to_string()).into());
         row.extend([(**text).into(), example.as_deref().map(str::to_owned).into()]);
         table.push(row);
     }
@@ -51,7 +51,6 @@ pub(super) async fn queries(
 }
 
 fn figures(counts: &QueryCounts) -> [Cell; 10] {
-    let mean = counts.time_us.checked_div(counts.calls).unwrap_or(0);
     let [p50, p95, p99] = [500, 950, 990].map(|part| counts.times.per_mille(part));
     [
         counts.calls,
@@ -59,7 +58,7 @@ fn figures(counts: &QueryCounts) -> [Cell; 10] {
         counts.rows,
         counts.bytes,
         counts.time_us,
-        mean,
+        counts.mean_us(),
         p50,
         p95,
         p99,

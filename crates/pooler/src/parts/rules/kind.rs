@@ -17,12 +17,6 @@ pub enum Kind {
     Ddl,
 }
 
-impl Kind {
-    /// Every kind, with its word.
-    pub const ALL: [(&'static str, Self); 3] =
-        [("read", Self::Read), ("write", Self::Write), ("ddl", Self::Ddl)];
-}
-
 const READS: [&str; 7] = ["select", "values", "table", "show", "fetch", "move", "declare"];
 const WRITES: [&str; 5] = ["insert", "update", "delete", "merge", "truncate"];
 const CHANGES_SCHEMA: [&str; 11] = [
@@ -125,8 +119,11 @@ fn outside_brackets(tokens: &[Token], words: &[&str]) -> Option<usize> {
 mod tests {
     use super::*;
 
+    const ALL: [(&str, Kind); 3] =
+        [("read", Kind::Read), ("write", Kind::Write), ("ddl", Kind::Ddl)];
+
     fn kinds(text: &str) -> Vec<&'static str> {
-        let all = Kind::ALL.iter().filter(|(_, kind)| has(text.as_bytes(), *kind));
+        let all = ALL.iter().filter(|(_, kind)| has(text.as_bytes(), *kind));
         all.map(|(word, _)| *word).collect()
     }
 

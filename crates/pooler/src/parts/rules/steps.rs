@@ -37,7 +37,8 @@ impl<S: Socket> Engine<S> {
     /// Looks whether a rule may concern a client, by who it is now.
     pub(crate) fn see_rules_for<H: Host<S>>(&mut self, host: &mut H, slot: Slot) {
         let rules = self.rules.clone();
-        let may = !rules.rules().is_empty() && self.who_is(slot, |who| rules.concern(&who));
+        let may =
+            !rules.rules().is_empty() && self.who_is(slot).is_some_and(|who| rules.concern(&who));
         let Some(client) = self.clients.get_mut(slot) else { return };
         if client.serving.set_ruled(may) && client.serving.is_inside() {
             host.call_back(self.client_id(slot));
@@ -52,17 +53,16 @@ impl<S: Socket> Engine<S> {
     }
 
     /// Who a client is.
-    fn who_is(&self, slot: Slot, see: impl FnOnce(Who<'_>) -> bool) -> bool {
-        let Some(client) = self.clients.get(slot) else { return false };
+    fn who_is(&self, slot: Slot) -> Option<Who<'_>> {
+        let client = self.clients.get(slot)?;
         let pool = &self.pools[client.pool as usize].pool;
         let about = &client.record.about;
-        let who = Who {
+        Some(Who {
             user: about.user().unwrap_or(&pool.user),
             database: &pool.database,
             application_name: client.session.desired.get(b"application_name").unwrap_or_default(),
             peer: &about.peer,
-        };
-        see(who)
+        })
     }
 
     /// Judges the next message of a client that a rule concerns. Returns whether it has been answered
@@ -91,17 +91,13 @@ impl<S: Socket> Engine<S> {
         }
         let mut ruling = client.pending_session().ruling.take().unwrap_or_default();
         let rules = self.rules.clone();
-        let mut verdict = None;
-        self.who_is(slot, |who| {
-            let texts = [Some(&*text), prepared.as_deref()];
-            let texts: Vec<Text<'_>> = texts.into_iter().flatten().map(Text::new).collect();
-            verdict = Some(ruling.match_all(rules.matching(who, &texts, now)));
-            true
-        });
+        let texts = [Some(&*text), prepared.as_deref()];
+        let texts: Vec<Text<'_>> = texts.into_iter().flatten().map(Text::new).collect();
+        let Some(who) = self.who_is(slot) else { return false };
+        let verdict = ruling.match_all(rules.matching(who, &texts, now));
         ruling.judged = true;
         let Some(client) = self.clients.get_mut(slot) else { return false };
         client.pending_session().ruling = Some(ruling);
-        let verdict = verdict.unwrap_or_default();
         for rule in &verdict.logs {
             let refused = verdict.refusal.is_some();
             self.say_matched(host, slot, &rule.name, refused, &text);
@@ -163,21 +159,18 @@ impl<S: Socket> Client<S> {
                 let (name, _) = string(string(body)?.1)?;
                 match self.statement(name) {
                     Some(named) => Some(named.statement.text()),
-                    None if name.is_empty() => Some(self.unnamed_statement()?.text()),
+                    None if name.is_empty() => {
+                        let unnamed = match &self.backend {
+                            Some(backend) => backend.unnamed_of(self),
+                            None => self.prepared.unnamed.as_ref(),
+                        };
+                        Some(unnamed?.text())
+                    }
                     None => None,
                 }
             }
             _ => None,
         }
-    }
-
-    fn unnamed_statement(&self) -> Option<&crate::parts::statements::shared::Unnamed> {
-        let own = self.prepared.unnamed.as_ref();
-        let known = match &self.backend {
-            Some(backend) => backend.prepared.unnamed.of_client(own),
-            None => own,
-        };
-        known.map(|unnamed| &**unnamed)
     }
 
     /// The PREPARE of the statement that an EXECUTE names.
