@@ -39,6 +39,16 @@ def installed(name, package):
     return path
 
 
+def create_perl(superuser):
+    """CREATE EXTENSION plperl; skips where the server does not have it, or cannot load it."""
+    if superuser.attempt("select 1 from pg_available_extensions where name = 'plperl'").rows != [("1",)]:
+        raise Skip("the server has no PL/Perl (Debian: postgresql-plperl-15)")
+    created = superuser.attempt("create extension if not exists plperl")
+    if created.sqlstate == "58P01":
+        raise Skip(f"the server cannot load PL/Perl: {created.errors[0]['M']}")
+    equal(created.errors, [])
+
+
 def pooler_only(test):
     """What it tests exists only in a pooler."""
     test.pooler_only = True

@@ -5,7 +5,7 @@ import time
 from concurrent import futures
 
 from harness import messages as m
-from harness.suite import Skip, equal, limit, on_every_backend, pooler_only, until
+from harness.suite import Skip, create_perl, equal, limit, on_every_backend, pooler_only, until
 
 TAKES_SECONDS = 90
 
@@ -335,7 +335,6 @@ def test_what_is_executed_without_being_shown_is_nobody_elses(env):
 
 
 IN_PERL = """
-create extension if not exists plperl;
 create or replace function in_perl(text) returns void language plperl as $$ spi_exec_query($_[0]); return; $$;
 create or replace function backwards(text) returns void language plperl as $$ my $q = reverse $_[0]; spi_exec_query($q); return; $$;
 """
@@ -344,8 +343,7 @@ create or replace function backwards(text) returns void language plperl as $$ my
 def test_what_perl_executes_is_its_clients_own(env):
     """`spi_exec_query()` did not count as what executes a text."""
     with env.server() as superuser:
-        if superuser.attempt("select 1 from pg_available_extensions where name = 'plperl'").rows != [("1",)]:
-            raise Skip("the server has no PL/Perl (Debian: postgresql-plperl-15)")
+        create_perl(superuser)
         superuser.execute(IN_PERL)
     try:
         with pooler_of(env) as target:

@@ -3,21 +3,15 @@
 import subprocess
 
 from harness.pooler import binary
-from harness.suite import Skip, equal
+from harness.suite import create_perl, equal
 
-CREATE = """
-    create extension if not exists plperl;
-    create or replace function counts() returns int language plperl as $$ return ++$_SHARED{calls} $$;
-"""
+COUNTS = "create or replace function counts() returns int language plperl as $$ return ++$_SHARED{calls} $$"
 
 
 def prepared(env):
-    if env.server().attempt("select 1 from pg_available_extensions where name = 'plperl'").rows != [("1",)]:
-        raise Skip("the server has no PL/Perl (Debian: postgresql-plperl-15)")
-    created = env.server().attempt(CREATE)
-    if created.sqlstate == "58P01":
-        raise Skip(f"the server cannot load PL/Perl: {created.errors[0]['M']}")
-    equal(created.errors, [])
+    with env.server() as superuser:
+        create_perl(superuser)
+        superuser.execute(COUNTS)
 
 
 def test_each_client_has_its_own_to_its_end(env):
