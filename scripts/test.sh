@@ -25,6 +25,20 @@ FLAKY_MAX=3
 jobs=$((2 * $(nproc)))
 [ "$jobs" -le 4 ] || jobs=4
 
+# What each step took and how idle the processors were meanwhile, for those who want the run shorter.
+steps=()
+step_began=0
+step_stat=''
+step_ends() { # step_ends NAME: what ran since the last one
+    local stat
+    stat=$(awk '$1 == "cpu" { for (i = 2; i <= 9; i++) all += $i; print all, $5 + $6 }' /proc/stat)
+    # shellcheck disable=SC2086 # two figures each
+    steps+=("$(printf '%s ' ${step_stat:-0 0} $stat | awk -v name="$1" -v seconds=$((SECONDS - step_began)) \
+        '{ all = $3 - $1; printf "%5d s, %2d %% idle  %s", seconds, all ? 100 * ($4 - $2) / all : 0, name }')")
+    step_began=$SECONDS
+    step_stat=$stat
+}
+
 # A fault is a failure that no test counted.
 fault() {
     faults+=("$*")
@@ -287,7 +301,10 @@ main() {
     case ${CHECKS:-} in '' | 0) ;; *) checks=1 ;; esac
     raise_descriptors
 
+    step_ends "" # where the first one begins
+    steps=()
     scripts/setup.sh "$purpose"
+    step_ends "set-up"
     mkdir -p "$logs"
     rm -f "$logs"/*.log
 
@@ -296,23 +313,34 @@ main() {
         check_python
         check "workspace rules (cargo xtask check)" cargo xtask check
         check "the size of the house (cargo xtask house)" cargo xtask house
+        step_ends "checks"
     fi
     # Of several builds one has a processor to spare while the last crates of another are compiled.
     begins "$logs/release-build.log" cargo build --release --locked -p hawser
     [ -z "$checks" ] || check "clippy" cargo clippy --workspace --all-targets --locked --quiet -- -D warnings
+    step_ends "clippy, beside the release build"
     run_counted "scripts" "$logs/scripts-test.log" scripts/test_scripts.sh
+    step_ends "scripts, beside the release build"
     run_cargo_tests "$logs/cargo-test.log"
+    step_ends "cargo test, beside the release build"
     ends "release build" "$logs/release-build.log"
+    step_ends "the rest of the release build"
     # Nothing is compiled beside these: some measure. One more than the others have, for the queue of
     # networks is one of them, and waits all the time.
     run_counted "python tests" "$logs/python-test.log" \
         env HAWSER="$target/release/hawser" PG_BIN="$(postgres_bin)" python3 tests/run.py --jobs $((jobs + 1))
+    step_ends "python tests"
     if [ "$purpose" = all ]; then
         others_suites "$logs/suites-test.log" "$logs/pgbouncer-test.log"
+        step_ends "drivers' own suites, PgBouncer's beside them"
         regression_suite "$logs/regress.log"
+        step_ends "PostgreSQL's regression suite"
         with_extension_tests "$logs/extension-test.log" second_server "$logs/python-test-18.log"
+        step_ends "python tests with PostgreSQL 18, the extension's beside them"
     fi
 
+    say "$SECONDS s:"
+    printf '    %s\n' "${steps[@]}" >&2
     say_flaky "$logs"/*-test*.log
     # Here too, because the end of the output is all that some see of it.
     if [ "$failed" != 0 ]; then

@@ -89,6 +89,15 @@ waits_for_what_was_begun() {
     equal "$failed" 3
 }
 
+tells_what_each_step_took() {
+    . scripts/test.sh
+    step_ends "a"
+    sleep 1.1
+    step_ends "b"
+    equal "${#steps[@]}" 2
+    grep -Eq '^ +[12] s, +[0-9]+ % idle  b$' <<<"${steps[1]}"
+}
+
 raises_its_own_limit_of_descriptors() {
     . scripts/test.sh
     ulimit -Sn 1024
@@ -521,6 +530,7 @@ scripts_are_clean() { shellcheck -x .ci/run scripts/*.sh; }
 
 proves "sums all test programs" sums_all_test_programs
 proves "waits for a build that was begun before" waits_for_what_was_begun
+proves "tells what each step took" tells_what_each_step_took
 proves "raises its own limit of descriptors" raises_its_own_limit_of_descriptors
 proves "names what failed, whichever program says so" names_what_failed
 proves "names what passed the second time" names_what_passed_the_second_time
