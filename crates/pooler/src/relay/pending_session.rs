@@ -56,21 +56,38 @@ pub(crate) struct PendingSession {
 impl PendingSession {
     /// Whether none of it is in flight any more.
     pub(crate) fn is_empty(&self) -> bool {
-        self.greeting.is_none()
-            && self.reported_early.is_none()
-            && self.reset.is_none()
-            && self.unreported.is_empty()
-            && self.noted.as_ref().is_none_or(|noted| noted.is_empty())
-            && self.portals.are_ordinary()
-            && self.by_sql.is_none()
-            && self.listening.is_none()
-            && self.vacancy.is_none()
-            && self.streaming.is_none()
-            && !self.dropped.drops()
-            && !self.cancel_follows
-            && self.farewell == Farewell::None
-            && self.last_words.is_none()
-            && self.ruling.is_none()
+        let Self {
+            greeting,
+            reported_early,
+            reset,
+            unreported,
+            noted,
+            portals,
+            by_sql,
+            listening,
+            vacancy,
+            streaming,
+            dropped,
+            cancel_follows,
+            farewell,
+            last_words,
+            ruling,
+        } = self;
+        greeting.is_none()
+            && reported_early.is_none()
+            && reset.is_none()
+            && unreported.is_empty()
+            && noted.as_ref().is_none_or(|noted| noted.is_empty())
+            && portals.are_ordinary()
+            && by_sql.is_none()
+            && listening.is_none()
+            && vacancy.is_none()
+            && streaming.is_none()
+            && !dropped.drops()
+            && !cancel_follows
+            && *farewell == Farewell::None
+            && last_words.is_none()
+            && ruling.is_none()
     }
 }
 

@@ -22,14 +22,12 @@
 mod answer;
 
 use crate::ids::Slot;
-use crate::parts::sequences::asking::Asks;
 use crate::parts::statements::client_names::{ClientStatement, significant};
 use crate::parts::statements::description::Shape;
 use crate::parts::statements::shared::Unnamed;
 use crate::queries::counting::Tracker;
 use crate::relay::backend::Backend;
 use crate::relay::client::Client;
-use crate::relay::client_info::PoolMode;
 use crate::relay::from_client::passage::Passage;
 use crate::relay::from_server::Relay;
 use crate::relay::halt::Halt;
@@ -180,32 +178,30 @@ impl<S: Socket> Client<S> {
     /// Whether nothing of its session is unusual.
     #[inline]
     pub(crate) fn is_plain(&self) -> bool {
-        self.pending_session.is_none()
-            && self.session.pins.is_empty()
-            && self.serving.mode == PoolMode::Transaction
-            && self.serving.is_ordinary()
-            && self.session.asks == Asks::Never
+        self.pending_session.is_none() && self.session.is_usual() && self.serving.is_usual()
     }
 }
 
 impl<S: Socket> Backend<S> {
-    /// Whether it is not unusual, and nothing is outstanding: then the messages of a client with a
-    /// plain session need nothing before them.
+    /// Whether nothing of it is unusual. Each of its parts lists all that it has, so that what is
+    /// new there is decided here, too.
+    #[inline]
+    fn is_usual(&self) -> bool {
+        self.session.is_usual()
+            && self.prepared.is_usual()
+            && self.lending.is_usual()
+            && self.known.is_usual()
+    }
+
+    /// Whether nothing of it is unusual, and nothing is outstanding: then the messages of a client
+    /// with a plain session need nothing before them.
     #[inline]
     pub(crate) fn is_plain(&self) -> bool {
-        self.requests.is_plain()
+        self.is_usual()
+            && self.requests.is_plain()
             && !self.to_server.is_open()
-            && self.lending.cancels_in_flight == 0
             && self.owner.is_untold()
-            && !self.session.is_applying()
-            && !self.known.side_effects.has_parsed()
-            && self.known.session_report.is_none()
             && self.known.is_up_to_date(&self.pool)
-            && self.session.within.is_none()
-            && self.prepared.by_sql.is_none()
-            && self.known.unverified.is_none()
-            && self.prepared.replay.is_idle()
-            && !self.prepared.statements.keeps_none()
             && !self.pool.asking().has_asked()
     }
 
@@ -417,16 +413,9 @@ impl<S: Socket> Relay<'_, S> {
         };
         if !self.has_plain_lane
             || !backend.requests.owes_one_end()
-            || !backend.prepared.longer.of_query().is_empty()
             || client.serving.failed
             || !client.is_plain()
-            || backend.known.session_report.is_some()
-            || backend.session.within.is_some()
-            || backend.known.unverified.is_some()
-            || backend.lending.vacancy.is_some()
-            || backend.known.drawn.has_last()
-            || !backend.prepared.replay.is_idle()
-            || !backend.known.side_effects.is_nothing()
+            || !backend.is_usual()
             || !client.session.desired.is_shared_with(&backend.session.applied)
         {
             return false;

@@ -128,6 +128,25 @@ impl AppliedSession {
         }
     }
 
+    /// Whether it lets the plain lane run.
+    #[inline]
+    pub(crate) fn is_usual(&self) -> bool {
+        let Self {
+            applied: _, // compared with what the client desires
+            own: _,
+            texts: _, // for texts that the full lane reads
+            applying,
+            role: _, // a client whose role is refused gets no further
+            custom: _,
+            lasting: _,
+            lifts: _, // outstanding
+            within,
+            function_plans: _, // compared where functions keep plans
+            function_plans_are_own: _,
+        } = self;
+        *applying == Applying::No && within.is_none()
+    }
+
     /// The server's own values have changed.
     pub(crate) fn take_parameters(&mut self, parameters: Arc<ServerParameters>, basis: Basis) {
         self.own = OwnValues::new(parameters, basis);

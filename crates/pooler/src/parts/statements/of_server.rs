@@ -43,6 +43,26 @@ impl PreparedThere {
         }
     }
 
+    /// Whether it lets the plain lane run.
+    #[inline]
+    pub(crate) fn is_usual(&self) -> bool {
+        let Self {
+            statements,
+            unnamed: _, // compared with each Parse
+            replay,
+            longer,
+            by_sql,
+            // For statements of SQL's PREPARE, and for the time when it is given back.
+            has_empty: _,
+            retries_sql: _,
+            uncertain: _,
+        } = self;
+        !statements.keeps_none()
+            && replay.is_idle()
+            && longer.of_query().is_empty()
+            && by_sql.is_none()
+    }
+
     /// The server has described a portal of the statement that the client has bound last: it gives these rows.
     pub(crate) fn note_rows(&mut self, seen: &Seen, rows: u64) {
         self.statements.described_portal(seen.bound(), rows);

@@ -47,6 +47,26 @@ impl Known {
         }
     }
 
+    /// Whether it lets the plain lane run.
+    #[inline]
+    pub(crate) fn is_usual(&self) -> bool {
+        let Self {
+            unverified,
+            side_effects,
+            drawn,
+            notifying: _, // NOTIFY is no plain text
+            functions: _,
+            functions_serial: _,
+            keeps_plans: _, // asked for each text
+            session_report,
+        } = self;
+        unverified.is_none()
+            && side_effects.is_nothing()
+            && !side_effects.has_parsed()
+            && !drawn.has_last()
+            && session_report.is_none()
+    }
+
     /// Whether nothing else has become known about the functions since.
     #[inline]
     pub(crate) fn is_up_to_date<B>(&self, pool: &SharedPool<B>) -> bool {

@@ -88,6 +88,27 @@ impl Lending {
         }
     }
 
+    /// Whether it lets the plain lane run.
+    #[inline]
+    pub(crate) fn is_usual(&self) -> bool {
+        let Self {
+            tidying: _, // without a client
+            // For the time when it is given back.
+            reset_due: _,
+            spoiled: _,
+            cancels_in_flight,
+            cancel_due: _, // after queries of Hawser's, which are outstanding
+            parked: _,     // any message ends that
+            pinned: _,     // its client is pinned
+            vacancy,
+            since: _,
+            progress: _,
+            waited_us: _,
+            transactions: _,
+        } = self;
+        *cancels_in_flight == 0 && vacancy.is_none()
+    }
+
     /// It is lent to a client.
     pub(crate) fn begin(&mut self, now: Time) {
         (self.since, self.progress) = (now, now);

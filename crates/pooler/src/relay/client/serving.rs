@@ -42,10 +42,11 @@ impl Serving {
         self.case == Case::Ruled
     }
 
-    /// Whether it is neither.
+    /// Whether it lets the plain lane run.
     #[inline]
-    pub(crate) fn is_ordinary(&self) -> bool {
-        self.case == Case::Ordinary
+    pub(crate) fn is_usual(&self) -> bool {
+        let Self { mode, case, state: _, held: _, failed: _ } = self;
+        *mode == PoolMode::Transaction && *case == Case::Ordinary
     }
 
     /// Rules `may` match what it sends, or none. Returns whether they may.

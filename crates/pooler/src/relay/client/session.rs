@@ -23,6 +23,18 @@ impl ClientSession {
         Self { desired, pins, basis, asks }
     }
 
+    /// Whether it lets the plain lane run.
+    #[inline]
+    pub(crate) fn is_usual(&self) -> bool {
+        let Self {
+            desired: _, // compared with what is applied
+            pins,
+            basis: _, // it gets none but server connections of this basis
+            asks,
+        } = self;
+        pins.is_empty() && *asks == Asks::Never
+    }
+
     /// It keeps its backend for these, too.
     pub(crate) fn pin_all(&mut self, parts: PartSet) {
         self.pins = self.pins.union(parts);
