@@ -4,8 +4,10 @@ import contextlib
 import os
 import pathlib
 import shutil
+import socket
 import subprocess
 import tempfile
+import threading
 import time
 
 from harness.pooler import Pooler, binary
@@ -42,6 +44,72 @@ def pgbouncer(env, mode):
         shutil.rmtree(directory)
 
 
+class Turns:
+    """A pooler that announces the process of one of its two servers, and uses them in turn, a transaction each."""
+
+    def __init__(self, env):
+        self.to = ("127.0.0.1", env.cluster.port)
+        self.listener = socket.create_server(("127.0.0.1", 0))
+        self.server = f"127.0.0.1:{self.listener.getsockname()[1]}"
+        threading.Thread(target=self.accept, daemon=True).start()
+
+    def __enter__(self):
+        return self.server
+
+    def __exit__(self, *_):
+        self.listener.close()
+
+    def accept(self):
+        with contextlib.suppress(OSError):
+            while True:
+                threading.Thread(target=self.serve, args=(self.listener.accept()[0],), daemon=True).start()
+
+    def serve(self, client):
+        with contextlib.suppress(OSError, EOFError), client, contextlib.ExitStack() as stack:
+            startup = self.read(client, 4)
+            startup += self.read(client, int.from_bytes(startup, "big") - 4)
+            if startup[4:] == bytes.fromhex("04d2162f"):  # SSLRequest
+                client.sendall(b"N")
+                startup = self.read(client, 4)
+                startup += self.read(client, int.from_bytes(startup, "big") - 4)
+            servers = [stack.enter_context(socket.create_connection(self.to)) for _ in range(2)]
+            for server in servers:
+                server.sendall(startup)
+            answers = [self.answer(server) for server in servers]
+            client.sendall(answers[0][0])
+            while True:
+                kind, message = self.message(client)
+                servers[0].sendall(message)
+                if kind in b"QS":
+                    answer, in_transaction = self.answer(servers[0])
+                    client.sendall(answer)
+                    if not in_transaction:
+                        servers.reverse()
+
+    @staticmethod
+    def read(source, count):
+        data = b""
+        while len(data) < count:
+            piece = source.recv(count - len(data))
+            if not piece:
+                raise EOFError
+            data += piece
+        return data
+
+    def message(self, source):
+        head = self.read(source, 5)
+        return head[:1], head + self.read(source, int.from_bytes(head[1:], "big") - 4)
+
+    def answer(self, server):
+        """Up to ReadyForQuery, and whether a transaction is open."""
+        data = b""
+        while True:
+            kind, message = self.message(server)
+            data += message
+            if kind == b"Z":
+                return data, message[5:] != b"I"
+
+
 def entry_of(server, more=""):
     return f'\n[[database]]\nname = "there"\ndbname = "app"\nservers = ["{server}"]\nuser = "app_trust"\n{more}'
 
@@ -69,6 +137,22 @@ def test_check_finds_a_pooler_in_transaction_mode(env):
         (line,) = checked(env, server, exits=1)
         assert line.startswith("error") and "is another pooler in transaction mode" in line, line
         equal(checked(env, server, 'fidelity = "classic"\n'), [])
+
+
+@pooler_only
+def test_a_pooler_that_announces_a_server_is_seen_by_its_second_transaction(env):
+    with Turns(env) as server:
+        (line,) = checked(env, server, exits=1)
+        assert line.startswith("error") and "is another pooler in transaction mode" in line, line
+        with env.pooler_with(append=entry_of(server)) as target:
+            try:
+                with target.connect(user="app_trust", database="there") as client:
+                    client.execute("select 1")
+            except ServerError as error:
+                equal(error.sqlstate, "08006", str(error))
+            else:
+                raise AssertionError("it was served")
+            equal(is_pooler(target.pooler), {"there": 1})
 
 
 @pooler_only

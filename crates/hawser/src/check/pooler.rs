@@ -45,8 +45,7 @@ async fn ask(asking: &Asking<'_>, database: &DatabaseConfig) -> Result<Option<bo
     let first = asker.dial().await.map_err(|error| error.to_string())?;
     let (announced, mut first) = (first.entered.process, first.talk);
     let kept = async {
-        let process = state_kept::process_of(&mut first).await?;
-        if process.is_none_or(|process| process == announced) {
+        if !state_kept::is_served_by_another(&mut first, announced).await? {
             return Ok(None);
         }
         // A pooler with a single place lets no second connection in: that it is one is known all the same.

@@ -361,15 +361,15 @@ impl Openings {
         };
         let failed = |source| DialError::Talk { server: server.clone(), source };
         let within = route.target.connect_timeout;
-        let answer =
-            timeout(within, state_kept::process_of(session.ask())).await.map_err(silent)?;
+        let question = state_kept::is_served_by_another(session.ask(), announced);
+        let answer = timeout(within, question).await.map_err(silent)?;
         session.answered();
-        let process = match answer {
-            Err(TalkError::Server(error)) if error.severity == Severity::Error => None,
+        let by_another = match answer {
+            Err(TalkError::Server(error)) if error.severity == Severity::Error => false,
             Err(TalkError::Server(_)) => return Ok(()), // the session's end: the next one is asked
             answer => answer.map_err(failed)?,
         };
-        if process.is_none_or(|process| process == announced) || announced == 0 {
+        if !by_another {
             entry.is_before_pooler.store(false, Ordering::Relaxed);
             locked(&entry.keeps_state).clone_from(servers);
             return Ok(());
