@@ -289,6 +289,34 @@ def test_what_is_called_without_a_function_of_ones_own_is_known(env):
         equal([error["C"] for error in other.attempt("insert into child default values").errors], ["55000"])
 
 
+ON_SETTINGS = """
+drop view if exists of_settings, of_rules cascade;
+create view of_settings as select name as n, setting as s from pg_settings;
+create view above_it as select * from of_settings;
+create view of_rules as select 1 as a;
+create rule r as on insert to of_rules do instead update pg_settings set setting = '77' where name = 'work_' || 'mem';
+create or replace function by_a_view() returns void language sql as $$ update of_settings set s = '77' where n = 'work_' || 'mem' $$;
+"""
+
+
+def test_an_update_of_a_view_on_pg_settings_sets_them_for_its_client_alone(env):
+    """The next client had them."""
+    with env.connect() as maker:
+        maker.execute(ON_SETTINGS)
+    try:
+        for sets in ("update of_settings set s = '77' where n = 'work_' || 'mem'", "insert into of_rules values (1)", "select by_a_view()",
+                     "update above_it set s = '77' where n = 'work_' || 'mem'"):
+            with env.pooler_with(pool_size=2) as target, target.connect() as client:
+                client.execute("select n from of_settings limit 1")
+                if target.pooler:  # the server may be asked first, for what other tests have left
+                    until(lambda target=target: not pins(target), "who only reads keeps nothing")
+                client.execute(sets)
+                equal((always(target, client, "show work_mem"), others(target, "show work_mem")), ("77kB", ["4MB", "4MB"]), sets)
+    finally:
+        with env.connect() as maker:
+            maker.execute("drop view of_settings, of_rules cascade; drop function by_a_view()")
+
+
 UNSHOWN = """
 drop table if exists texts;
 create table texts (t text);
