@@ -621,6 +621,9 @@ def test_a_lock_that_an_index_takes_when_it_is_computed_anew_is_its_clients(env)
         for makes, commands in (
             ("create index computed_index on computed (locks_in_index(i))", ("analyze computed", "analyze", "vacuum full",
                                                                              "reindex schema public")),
+            ("drop index computed_index; create index computed_index on computed using brin (locks_in_index(i))",
+             ("select brin_desummarize_range('computed_index', 0), brin_summarize_new_values('computed_index')",
+              "select brin_desummarize_range('computed_index', 0), brin_summarize_range('computed_index', 0)")),
             ("drop index computed_index; create statistics computed_statistics on (locks_in_index(i)) from computed",
              ("analyze computed", "analyze")),
         ):
