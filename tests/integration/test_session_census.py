@@ -811,10 +811,22 @@ MADE_PAST_POOLS = {
     "an index": ("create index on past_last (past_index(t))", "update past_last set t = 'y'"),
     "a column of a domain": ("drop index past_last_past_index_idx; alter table past_last add e past_domain",
                              "update past_last set e = 'y'"),
+    "a cast": ("create function past_c(a past_type) returns text language plpgsql as $$ begin return set_config('app.tenant', a.t, false); "
+               "end $$; create cast (past_type as text) with function past_c(past_type)",
+               "select row('{}')::past_type::text"),
+    "an event trigger": ("create function past_e() returns event_trigger language plpgsql as $$ begin perform set_config('app.tenant', "
+                         "'in an event trigger', false); end $$; "
+                         "create event trigger past on ddl_command_end when tag in ('COMMENT') execute function past_e()",
+                         "comment on table past_table is 'x'"),
+    "a rule": ("create rule past as on delete to past_table do also select set_config('app.tenant', 'in a rule', false)",
+               "delete from past_table"),
     "an operator": ("create function past_o(a text, b text) returns text language plpgsql as $$ begin perform set_config('app.tenant', b, "
                     "false); return b; end $$; "
                     "create operator @#@ (leftarg = text, rightarg = text, function = past_o)", "select 'a'::text @#@ '{}'::text"),
 }
+
+
+NO_EVENT = "drop event trigger if exists past; drop function if exists past_e()"
 
 
 def test_what_is_made_past_every_pool_is_known_within_a_second(env):
@@ -822,10 +834,12 @@ def test_what_is_made_past_every_pool_is_known_within_a_second(env):
     undo = ("drop table if exists past_table, past_other, past_last; drop domain if exists past_domain; drop function if exists "
             "past_index(text), past_column(text); drop view if exists past_v; drop function if exists past_f(text), past_t(), "
             "past_body(text); "
-            "drop operator if exists @#@ (text, text); drop function if exists past_o(text, text)")
-    with env.connect() as maker:
+            "drop operator if exists @#@ (text, text); drop function if exists past_o(text, text); drop type if exists past_type cascade")
+    with env.connect() as maker, env.server() as superuser:
+        superuser.execute(NO_EVENT)
         maker.execute(undo)
-        maker.execute("create table past_table (t text); create table past_other (t text, d text); create function past_body(t text) "
+        maker.execute("create type past_type as (t text); create table past_table (t text); create table past_other (t text, d text); "
+                      "create function past_body(t text) "
                       "returns text language sql as 'select t'; create table past_last as select 'x' as t; "
                       "create function past_index(t text) returns text language plpgsql immutable as $$ begin perform "
                       "set_config('app.tenant', 'in an index', false); return t; end $$; "
@@ -838,7 +852,7 @@ def test_what_is_made_past_every_pool_is_known_within_a_second(env):
                 while time.monotonic() < end:
                     busy.execute("select past_body('x')")
                 for number, (what, (make, call)) in enumerate(MADE_PAST_POOLS.items()):
-                    maker.execute(make)
+                    (superuser if "event trigger" in make else maker).execute(make)
                     end = time.monotonic() + CENSUS_SECONDS  # a second, and what a busy machine takes
                     while time.monotonic() < end:
                         busy.execute("select 1")
@@ -849,6 +863,7 @@ def test_what_is_made_past_every_pool_is_known_within_a_second(env):
                         assert seen == (f"tenant {number}" if "{}" in call else "in " + what), (what, seen)
                         assert seen not in others(target, TENANT), what
         finally:
+            superuser.execute(NO_EVENT)
             maker.execute(undo)
 
 
