@@ -203,6 +203,13 @@ SELECT 'write calls', c.relname::pg_catalog.text, 'pg_notify', NULL, NULL
 FROM pg_catalog.pg_rewrite r JOIN pg_catalog.pg_class c ON c.oid = r.ev_class
 WHERE r.ev_action::pg_catalog.text OPERATOR(pg_catalog.~) {NOTIFY}
 UNION ALL
+SELECT DISTINCT 'function', 'pg_settings_u', 'sql', 'v', 'UPDATE pg_settings SET setting=setting'
+FROM pg_catalog.pg_rewrite r WHERE {OF SETTINGS}
+UNION ALL
+SELECT 'write calls', c.relname::pg_catalog.text, 'pg_settings_u', NULL, NULL
+FROM pg_catalog.pg_rewrite r JOIN pg_catalog.pg_class c ON c.oid = r.ev_class
+WHERE {OF SETTINGS}
+UNION ALL
 SELECT 'name', n.name, n.own, NULL, NULL
 FROM (SELECT p.proname::pg_catalog.text, (p.oid OPERATOR(pg_catalog.>=) 16384)::pg_catalog.text FROM pg_catalog.pg_proc p
     UNION SELECT c.relname::pg_catalog.text, (c.oid OPERATOR(pg_catalog.>=) 16384)::pg_catalog.text FROM pg_catalog.pg_class c
@@ -329,6 +336,12 @@ JOIN pg_catalog.pg_class h ON h.oid = k.conrelid
 WHERE k.contype = 'f' AND NOT ((k.confdeltype = 'a' OR k.confdeltype = 'r')
     AND (k.confupdtype = 'a' OR k.confupdtype = 'r'))";
 
+/// A view of a user on `pg_settings`: an UPDATE of it becomes one of that, whose rule `pg_settings_u` calls
+/// `set_config()`.
+const OF_SETTINGS: &str = "r.oid OPERATOR(pg_catalog.>=) 16384 AND r.ev_type = '1' AND r.ev_action::pg_catalog.text \
+    OPERATOR(pg_catalog.~) (SELECT pg_catalog.concat(':relid ', w.oid, ' ') FROM pg_catalog.pg_class w \
+    WHERE w.oid OPERATOR(pg_catalog.<) 16384 AND w.relname = 'pg_settings')";
+
 /// The source of a function, from PostgreSQL 14 on and before.
 const SOURCES: [&str; 2] =
     ["COALESCE(pg_catalog.pg_get_function_sqlbody(p.oid), p.prosrc)", "p.prosrc"];
@@ -339,7 +352,7 @@ const OWN: &str = "(SELECT pg_catalog.concat(':(funcid (', \
     pg_catalog.string_agg(o.oid::pg_catalog.text, '|'), ')|relid (', \
     (SELECT pg_catalog.string_agg(w.oid::pg_catalog.text, '|') FROM pg_catalog.pg_class w \
     WHERE w.oid OPERATOR(pg_catalog.<) 16384 \
-    AND (w.relname = 'pg_prepared_statements' OR w.relname = 'pg_cursors')), ')) ') \
+    AND w.relname = ANY ('{pg_prepared_statements,pg_cursors,pg_settings}')), ')) ') \
     FROM pg_catalog.pg_proc o \
     WHERE o.oid OPERATOR(pg_catalog.<) 16384 AND o.proname OPERATOR(pg_catalog.~) \
     '^(set_config|setseed|currval|lastval|pg_notify|pg_(try_)?advisory_(un)?lock.*|\
@@ -358,6 +371,7 @@ fn census_with(source: &str) -> String {
         .replace("{OWN OR DRAWING}", &OWN.replace("'^(", "'^(nextval|setval|"))
         .replace("{OWN}", OWN)
         .replace("{NOTIFY}", NOTIFY)
+        .replace("{OF SETTINGS}", OF_SETTINGS)
         .replace(" = ", " OPERATOR(pg_catalog.=) ")
         .replace("{SOURCE}", source)
 }

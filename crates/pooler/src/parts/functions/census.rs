@@ -115,8 +115,17 @@ pub struct Census {
 const WRITING: [&[u8]; 6] = [b"copy", b"delete", b"insert", b"merge", b"truncate", b"update"];
 
 /// Words after which a text may compute indexes or statistics anew, of tables that it does not name.
-const COMPUTING: [&[u8]; 7] =
-    [b"alter", b"analyse", b"analyze", b"cluster", b"refresh", b"reindex", b"vacuum"];
+const COMPUTING: [&[u8]; 9] = [
+    b"alter",
+    b"analyse",
+    b"analyze",
+    b"brin_summarize_new_values",
+    b"brin_summarize_range",
+    b"cluster",
+    b"refresh",
+    b"reindex",
+    b"vacuum",
+];
 
 /// Words by which a source reads settings, or who the session is.
 const READING: [&[u8]; 11] = [
