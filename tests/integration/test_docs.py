@@ -165,6 +165,31 @@ def test_what_the_first_page_shows_works_in_an_empty_directory(env):
     equal(done.returncode, 0, done.stdout + done.stderr)
 
 
+# Rows of README's table: the cases of the benchmark whose figures they are.
+MEASURED = {
+    "prepared, 100 clients": [("prepared, 100 clients", "CPU"), ("prepared, 100 clients", "TPS")],
+    "prepared, 1,000 clients": [("prepared, 1,000 clients", "CPU"), ("prepared, 1,000 clients", "TPS")],
+    "simple, 100 clients": [("simple, 100 clients", "CPU"), ("simple, 100 clients", "TPS")],
+    "statements without a name, 100 clients": [("unnamed extended, 100 clients", "CPU"), ("unnamed extended, 100 clients", "TPS")],
+    "new connections a second": [("new connections", "a second"), ("new connections with TLS", "a second")],
+    "memory of an idle client": [("idle client", "memory"), ("idle client with TLS", "memory")],
+    "1,000 clients at work": [("many connected, 1,000 at work", "TPS")],
+}
+
+
+@pooler_only
+def test_figures_of_the_readme_are_those_of_the_last_whole_run(env):
+    text = (ROOT / "README.md").read_text()
+    table = section(text, "How fast").split("|---|---|\n")[1].split("\n\n")[0].splitlines()
+    assert len(table) <= 10 and "*" not in "".join(table), "a table of at most ten rows, without stars"
+    said = dict(re.match(r"\| ([^:]+):.* \| (.*) \|$", row).groups() for row in table if ":" in row)
+    required = section(page("benchmarks/results.md"), "Required of Hawser")
+    for row, cases in MEASURED.items():
+        for case, figure in cases:
+            measured = re.search(rf"^\| {re.escape(case)} \| {figure}.*? \| (?:[^|]* \| ){{2}}([\d.]+)", required, re.MULTILINE)[1]
+            assert re.search(rf"\b{re.escape(measured)}\b", said[row]), f"README has {said[row]} for {row}, the run {measured} for {figure}"
+
+
 @pooler_only
 def test_the_certificate_of_the_security_page_is_accepted(env):
     """The page's block had a file of an authority that no command before it made."""
