@@ -4,6 +4,7 @@ import contextlib
 import json
 import os
 import pathlib
+import re
 import select
 import signal
 import socket
@@ -344,6 +345,45 @@ def passive_stress(address, port):
         if process.poll() is None:
             process.kill()
             process.wait()
+
+
+@here
+def test_the_pages_commands_and_its_program(env):
+    """The first commands of docs/datagrams.md in their order, on two addresses; its program at both, each sends to the other."""
+    page = (pathlib.Path(__file__).parents[2] / "docs/datagrams.md").read_text()
+    commands = re.findall(r"^(one|other)\$ +hawser rds (\w+) ?(.*?)(?:  .*)?$", page, re.MULTILINE)
+    equal([command for _, command, _ in commands], ["stress", "stress", "proxy", "ping", "info"])
+    program = re.search(r"```python\n(.*?)```", page, re.DOTALL)[1] + "\nprint(message[-5:].decode())\n"
+    tcp_port, meeting = free_port(), free_port()
+    with tempfile.TemporaryDirectory() as directory, contextlib.ExitStack() as running:
+        def arguments(command, options, host="192.0.2.1"):
+            own = {"stress": ["-r", host, "-p", meeting, "--tcp-port", tcp_port], "ping": ["-I", host, "-c", 3, "-i", "50ms", "--tcp-port", tcp_port],
+                   "proxy": ["--socket", f"{directory}/{host}", "--tcp-port", tcp_port], "info": ["--socket", f"{directory}/{host}"]}[command]
+            return [here_on(str(one)) for one in [command, *options.replace("-T 30", "-T 1").split(), *own]]
+
+        def here_on(text):
+            return text.replace("192.0.2.", "127.0.0.")
+
+        def start(command, *more):
+            process = running.enter_context(subprocess.Popen([os.environ["HAWSER"], "rds", *arguments(command, *more)], stdout=subprocess.PIPE, text=True))
+            running.callback(process.terminate)
+            return process
+        for host, command, options in commands:
+            address = {"one": "192.0.2.1", "other": "192.0.2.2"}[host]
+            if command == "proxy":
+                start(command, options).stdout.readline()
+            elif command == "stress" and not options:
+                waiting = start(command, options)
+            else:
+                said = rds(*arguments(command, options, address)).stdout
+                assert {"stress": "(average)", "ping": "usec", "info": "peer 127.0.0.2"}[command] in said, said
+        equal(waiting.wait(10), 0, "exit code of the waiting end")
+        start("proxy", "--address 192.0.2.2", "192.0.2.2").stdout.readline()
+        ends = []
+        for own, other in (("192.0.2.1", "192.0.2.2"), ("192.0.2.2", "192.0.2.1")):
+            text = program.replace("192.0.2.2", other).replace("/run/hawser/rds.sock", f"{directory}/{own}")
+            ends.append(subprocess.Popen([sys.executable, "-c", here_on(text)], stdout=subprocess.PIPE, text=True))
+        equal([end.communicate(timeout=20)[0].strip() for end in ends], ["hello", "hello"])
 
 
 @here
