@@ -428,7 +428,7 @@ def test_an_upgrade_of_the_package_takes_over_and_restarts_only_where_that_fails
     said = upgrade()
     assert "signal" in said and "restart" not in said, said
     said = upgrade(TAKES="no")
-    assert "signal" in said and "systemctl try-restart hawser.service" in said and "has not taken the place" in said, said
+    assert "signal" in said and "systemctl try-restart hawser.service" in said and "has not taken over" in said, said
     said = upgrade(ACTIVE="3")
     assert "signal" not in said and "restart" not in said, said
 

@@ -349,11 +349,11 @@ def passive_stress(address, port):
 
 @here
 def test_the_pages_commands_and_its_program(env):
-    """The first commands of docs/datagrams.md in their order, on two addresses; its program at both, each sends to the other."""
+    """The first commands of docs/datagrams.md in their order, on two addresses, and its program."""
     page = (pathlib.Path(__file__).parents[2] / "docs/datagrams.md").read_text()
     commands = re.findall(r"^(one|other)\$ +hawser rds (\w+) ?(.*?)(?:  .*)?$", page, re.MULTILINE)
     equal([command for _, command, _ in commands], ["stress", "stress", "proxy", "ping", "info"])
-    program = re.search(r"```python\n(.*?)```", page, re.DOTALL)[1] + "\nprint(message[-5:].decode())\n"
+    program = re.search(r"```python\n(.*?)```", page, re.DOTALL)[1] + "\nprint(message[19:].decode())\n"
     tcp_port, meeting = free_port(), free_port()
     with tempfile.TemporaryDirectory() as directory, contextlib.ExitStack() as running:
         def arguments(command, options, host="192.0.2.1"):
@@ -378,12 +378,12 @@ def test_the_pages_commands_and_its_program(env):
                 said = rds(*arguments(command, options, address)).stdout
                 assert {"stress": "(average)", "ping": "usec", "info": "peer 127.0.0.2"}[command] in said, said
         equal(waiting.wait(10), 0, "exit code of the waiting end")
-        start("proxy", "--address 192.0.2.2", "192.0.2.2").stdout.readline()
-        ends = []
-        for own, other in (("192.0.2.1", "192.0.2.2"), ("192.0.2.2", "192.0.2.1")):
-            text = program.replace("192.0.2.2", other).replace("/run/hawser/rds.sock", f"{directory}/{own}")
-            ends.append(subprocess.Popen([sys.executable, "-c", here_on(text)], stdout=subprocess.PIPE, text=True))
-        equal([end.communicate(timeout=20)[0].strip() for end in ends], ["hello", "hello"])
+        with Proxy("127.0.0.2", tcp_port) as other, other.program(5000) as far:
+            text = here_on(program.replace("/run/hawser/rds.sock", f"{directory}/192.0.2.1"))
+            near = running.enter_context(subprocess.Popen([sys.executable, "-c", text], stdout=subprocess.PIPE, text=True))
+            equal(far.receive(), (("127.0.0.1", 5000), b"hello"))
+            far.send(("127.0.0.1", 5000), b"to you")
+            equal(near.communicate(timeout=20)[0].strip(), "to you")
 
 
 @here
@@ -559,7 +559,7 @@ def test_what_peers_do_wrong_is_bounded_said_once_and_no_concern_of_others(env):
         while seen != b"unharmed":
             seen = program.receive()[1]
         log = proxy.logged()
-        for what in ("1048577 bytes", "which nobody has", "congestion map", "extension header of type 255", "more connections than there are lanes", "does not read the answers"):
+        for what in ("1048577 bytes", "which no program has", "congestion map", "extension header of type 255", "more connections than there are lanes", "does not read the answers"):
             equal(log.count(what), 1, what)
 
 
