@@ -114,8 +114,8 @@ TYPED = {
     r"psql -h 127.0.0.1 -p 6432 -U app .*": "test_docs.test_the_first_five_minutes_work",
     r"(openssl|chmod|chown) .*|cd /etc/hawser": "test_docs.test_the_certificate_of_the_security_page_is_accepted",
     r"SHOW QUERIES ORDER BY time;|RULE (ADD|DROP)\b.*|SHOW RULES;": "test_docs.test_the_console_of_the_pages_about_queries_and_rules",
-    r"psql .* -U admin .*SWITCHOVER app'": "test_several_servers.test_no_transaction_fails_where_the_primary_is_stopped_fast_after_switchover",
-    r"pg_ctl (stop -m fast|promote) .*": "test_several_servers.test_no_transaction_fails_where_the_primary_is_stopped_fast_after_switchover",
+    r"psql .* -U admin .*SWITCHOVER app'|pg_ctl (stop -m fast|promote) .*":
+        "test_several_servers.test_no_transaction_fails_where_the_primary_is_stopped_fast_after_switchover",
     r"pg_ctlcluster .*": "test_several_servers.test_planned_failovers_under_load_cost_no_client_an_error, by pg_ctl",
     r"helm install .*": "test_packages.test_the_helm_chart_renders_and_its_parts_agree",
     r"docker build .*": "it fetches images; test_kubernetes runs the program as their pods do",
@@ -129,7 +129,8 @@ TYPED = {
     r"hawser bypass .*": "test_bypass.test_programs_of_run_talk_past_tcp_in_ipv4_ipv6_and_both",
     r"hawser rds .*": "test_rds.test_the_pages_commands_and_its_program",
     r"hawser lab .*": "test_lab.test_a_report_counts_what_went_through",
-    r"python3 bench/pooler/run.py --(list|selftest|report) ?.*": "test_docs.test_the_benchmark_checks_itself_and_writes_the_same_report_again",
+    r"python3 bench/pooler/run.py --(list|selftest|report) ?.*":
+        "test_docs.test_the_benchmark_checks_itself_and_writes_the_same_report_again",
     r"(make bench|make lab-kernel|python3 bench/|cargo run --release -p hawser-load) ?.*": "it measures, for hours",
 }
 PROGRAMS = (r"make|apt|cargo|install|hawser|psql|editor|systemctl|systemd-sysusers|python3|scp|rm|time|sudo|docker|helm|openssl|chmod|chown"
