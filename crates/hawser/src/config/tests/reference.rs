@@ -200,10 +200,10 @@ fn the_reference_page_has_each_setting_in_the_words_of_its_declaration() {
 /// README and the pages of docs, those of folders apart.
 fn pages() -> impl Iterator<Item = String> {
     let docs = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs");
-    let pages = std::fs::read_dir(docs).unwrap().filter_map(|entry| {
-        let name = entry.unwrap().file_name().into_string().unwrap();
-        name.ends_with(".md").then(|| format!("docs/{name}"))
-    });
+    let files =
+        std::fs::read_dir(docs).unwrap().map(|entry| PathBuf::from(entry.unwrap().file_name()));
+    let pages = files.filter(|file| file.extension().is_some_and(|extension| extension == "md"));
+    let pages = pages.map(|file| format!("docs/{}", file.display()));
     std::iter::once("README.md".to_owned()).chain(pages)
 }
 
