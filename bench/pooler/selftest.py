@@ -38,7 +38,7 @@ class Ratios(unittest.TestCase):
         # By medians alone this would be 200 / 100; round by round it is 1, 4 and 1.5.
         data = data_of({"prepared_100": {
             "pgbouncer": points("tps", 50, 100, 200), "hawser": points("tps", 50, 400, 300)}})  # fmt: skip
-        one = target("prepared, 100 clients", "TPS, by one")
+        one = target("prepared, 100 clients", "TPS, relative to one")
         found = targets.measure(data, one)
         self.assertEqual(found, [1, 4, 1.5])
         self.assertEqual(targets.verdict(one, found), (1.5, "yes"))
@@ -54,7 +54,7 @@ class Ratios(unittest.TestCase):
         data = data_of({"prepared_100": {
             "pgbouncer": [{"tps": 100}, {"failed": "x"}, {"tps": 100}],
             "hawser": points("tps", 150, 900, 170)}})  # fmt: skip
-        found = targets.measure(data, target("prepared, 100 clients", "TPS, by one"))
+        found = targets.measure(data, target("prepared, 100 clients", "TPS, relative to one"))
         self.assertEqual(found, [1.5, 1.7])
 
     def test_latency_is_what_is_added_to_direct(self):

@@ -1,10 +1,12 @@
 """What the manual says about settings and commands, against the program."""
 
+import contextlib
 import os
 import pathlib
 import re
 import shutil
 import subprocess
+import sys
 import time
 
 from harness.pooler import Serving, binary
@@ -92,7 +94,7 @@ def test_the_first_five_minutes_work(env):
         hawser.wait()
 
 
-# What the first pages have to be typed: the test that runs it, or why none does.
+# What pages have to be typed: the test that runs it, or why none does.
 TYPED = {
     r"make package\b.*": "test_packages.test_packages_install_and_serve_as_they_are",
     r"apt install \S+": "test_packages.test_packages_install_and_serve_as_they_are",
@@ -103,34 +105,121 @@ TYPED = {
     r"(install|systemd-sysusers|editor|systemctl)\b.*": "test_packages.test_the_steps_without_a_package_lead_to_a_service",
     r"hawser check --as hawser -c /etc/hawser/hawser.toml": "test_packages.test_the_steps_without_a_package_lead_to_a_service",
     r"hawser status": "test_packages.test_debians_pgbouncer_unit_runs_hawser_by_the_drop_in_of_the_page",
-    r"psql -h 127.0.0.1 -p 6432 -U USER hawser .*": "test_docs.test_the_first_five_minutes_work",
+    r"psql -h 127.0.0.1 -p 6432 -U USER hawser": "test_docs.test_the_first_five_minutes_work",
     r"hawser serve --server \S+": "test_docs.test_what_the_first_page_shows_works_in_an_empty_directory",
     r"psql postgres://\S+": "test_docs.test_what_the_first_page_shows_works_in_an_empty_directory",
-    r"hawser (serve --pgbouncer|import) /etc/pgbouncer/pgbouncer.ini .*":
+    r"hawser (serve --pgbouncer|import) /etc/pgbouncer/pgbouncer.ini.*":
         "test_docs.test_what_the_first_page_shows_works_in_an_empty_directory",
     r"hawser (check|serve|status) -c hawser.toml": "test_docs.test_the_first_five_minutes_work",
     r"psql -h 127.0.0.1 -p 6432 -U app .*": "test_docs.test_the_first_five_minutes_work",
+    r"(openssl|chmod|chown) .*|cd /etc/hawser": "test_docs.test_the_certificate_of_the_security_page_is_accepted",
+    r"SHOW QUERIES ORDER BY time;|RULE (ADD|DROP)\b.*|SHOW RULES;": "test_docs.test_the_console_of_the_pages_about_queries_and_rules",
+    r"psql .* -U admin .*SWITCHOVER app'|pg_ctl (stop -m fast|promote) .*":
+        "test_several_servers.test_no_transaction_fails_where_the_primary_is_stopped_fast_after_switchover",
+    r"pg_ctlcluster .*": "test_several_servers.test_planned_failovers_under_load_cost_no_client_an_error, by pg_ctl",
+    r"helm install .*": "test_packages.test_the_helm_chart_renders_and_its_parts_agree",
+    r"docker build .*": "it fetches images; test_kubernetes runs the program as their pods do",
+    r"hawser link .*|psql -h 127.0.0.1 -p 5433 .*": "test_docs.test_the_link_is_set_up_as_its_page_says",
+    r"hawser (cc serve --for|wan|mptcp setup) .*|(scp|rm|time) .*|sudo -u postgres pg_basebackup .*":
+        "test_wan.test_the_page_leads_from_a_slow_replica_to_a_line_that_is_used",
+    r"hawser cc (list|serve|bench)\b.*": "test_cc.test_both_directions_are_measured_at_the_receiver",
+    r"hawser mptcp (setup|status)\b.*": "test_mptcp.test_status_says_why_there_is_one_subflow_and_setup_makes_five",
+    r"hawser mptcp run -- psql .*": "test_mptcp.test_psql_under_run_has_five_subflows",
+    r"hawser mptcp manage": "test_paths.test_a_transfer_takes_several_limits_over_ipv4_and_ipv6",
+    r"hawser bypass .*": "test_bypass.test_programs_of_run_talk_past_tcp_in_ipv4_ipv6_and_both",
+    r"hawser rds .*": "test_rds.test_the_pages_commands_and_its_program",
+    r"hawser lab .*": "test_lab.test_a_report_counts_what_went_through",
+    r"python3 bench/pooler/run.py --(list|selftest|report) ?.*":
+        "test_docs.test_the_benchmark_checks_itself_and_writes_the_same_report_again",
+    r"(make bench|make lab-kernel|python3 bench/|cargo run --release -p hawser-load) ?.*": "it measures, for hours",
 }
+PROGRAMS = (r"make|apt|cargo|install|hawser|psql|editor|systemctl|systemd-sysusers|python3|scp|rm|time|sudo|docker|helm|openssl|chmod|chown"
+            r"|pg_ctl|pg_ctlcluster|cd|SHOW|RULE")
 
 
 def typed(text):
-    """Lines of blocks without a language that begin with a program."""
-    blocks = re.findall(r"^```(\w*)\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+    """Lines of blocks without a language that begin with a program, without prompt and remark."""
+    blocks = re.findall(r"^ *```(\w*)\n(.*?)^ *```$", text, re.MULTILINE | re.DOTALL)
     lines = [line.strip() for language, block in blocks if not language for line in block.splitlines()]
-    return [line for line in lines if re.match(r"(make|apt|cargo|install|hawser|psql|editor|systemctl|systemd-sysusers)\b", line)]
+    lines = [re.sub(r"^(\w*[$#] |hawser=# )?([A-Z_]+=\S+ )?", "", line) for line in lines]
+    return [re.split(r"  +| # ", line)[0] for line in lines if re.match(rf"({PROGRAMS})( (?!=)|$)", line)]
 
 
 @pooler_only
 def test_what_pages_have_typed_is_run_by_a_test_or_listed_with_its_reason(env):
-    pages = [(ROOT / "README.md").read_text(), *map(page, ("first-five-minutes.md", "from-pgbouncer.md", "operations.md", "upgrade.md"))]
-    lines = [part for text in pages for line in typed(text) for part in re.split(r" && (?=apt)", line)]
-    equal([line for line in lines if not any(re.fullmatch(pattern, re.sub(" +# or: .*", "", line)) for pattern in TYPED)], [],
-          "run by no test")
-    unused = [pattern for pattern in TYPED if not any(re.fullmatch(pattern, re.sub(" +# or: .*", "", line)) for line in lines)]
-    equal(unused, [], "no page has it")
+    # What the extension's pages have typed is run by extension/check.sh.
+    pages = [path for path in (ROOT / "docs").rglob("*.md") if path.parent.name != "decisions" and path.name != "extension.md"]
+    lines = [part for path in [ROOT / "README.md", *pages] for line in typed(path.read_text()) for part in re.split(r" && (?=apt)", line)]
+    assert len(lines) > 100, f"only {len(lines)} lines: does the test still read the pages?"
+    equal([line for line in lines if not any(re.fullmatch(pattern, line) for pattern in TYPED)], [], "run by no test")
+    equal([pattern for pattern in TYPED if not any(re.fullmatch(pattern, line) for line in lines)], [], "no page has it")
     for of in TYPED.values():
-        if match := re.fullmatch(r"(test_\w+)\.(\w+)", of):
+        if match := re.match(r"(test_\w+)\.(\w+)", of):
             assert f"def {match[2]}(" in (ROOT / f"tests/integration/{match[1]}.py").read_text(), of
+
+
+@pooler_only
+@limit(60)
+def test_the_link_is_set_up_as_its_page_says(env):
+    """Both ends on this host, each command in the page's order."""
+    directory = pathlib.Path(env.directory) / "link"
+    directory.mkdir()
+    far, near = free_port(), free_port()
+    commands = re.findall(r"^ +(?:db|replica)\$ +((?:.*\\\n)*.*)$", section(page("link.md"), "Try it"), re.MULTILINE)
+    equal([" ".join(command.split()[:3]) for command in commands],
+          ["hawser link keygen", "hawser link keygen", "hawser link accept", "hawser link dial", "hawser link status", "psql -h 127.0.0.1"])
+    keys = iter(re.findall(r"^ +(ed25519:\S+)$", page("link.md"), re.MULTILINE))
+    here = {r"^hawser": binary(), r"0\.0\.0\.0:6433": f"127.0.0.1:{far}", r"--far db": f"--far 127.0.0.1:{far}",
+            r"127\.0\.0\.1:5433": f"127.0.0.1:{near}", r"-p 5433": f"-p {near}", r"127\.0\.0\.1:5432": f"127.0.0.1:{env.cluster.port}",
+            r"^psql": env.program_path("psql")}
+    with contextlib.ExitStack() as ends:
+        for command in commands:
+            for there, now in here.items():
+                command = re.sub(there, now, command)
+            started = subprocess.Popen(["bash", "-c", f"exec {command}"], cwd=directory, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                                       text=True, env={**os.environ, "PGPASSWORD": SECRETS["app"]})
+            if " accept " in command or " dial " in command:
+                ends.enter_context(started)
+                ends.callback(started.terminate)
+                said = started.stdout.readline()
+                assert said.startswith("listens on"), f"{command}: {said}"
+                continue
+            said = started.communicate(timeout=30)[0]
+            equal(started.returncode, 0, f"{command}: {said}")
+            if "keygen" in command:
+                here[re.escape(next(keys))] = said.strip()
+        assert "(1 row)" in said, said
+
+
+@pooler_only
+def test_the_console_of_the_pages_about_queries_and_rules(env):
+    queries, rules = page("queries.md"), page("rules.md")
+    with env.pooler_with(append='\n[[user]]\nname = "report"\npassword = "secret"\n') as target:
+        env.connect(target).execute("select 1")
+        console = target.pooler.admin("hawser")
+        (command,) = re.findall(r"^hawser=# (SHOW QUERIES .*;)$", queries, re.MULTILINE)
+        columns = re.findall(r"^\| ((?:`\w+`(?:, )?)+) \|", section(queries, "Look"), re.MULTILINE)
+        equal([name for names in columns for name in re.findall(r"\w+", names)], console.attempt(command).columns)
+        block = section(rules, "See it, limit it, remove it")
+        commands = re.findall(r"^hawser=# (.*;)$", block, re.MULTILINE)
+        equal([command.split()[0] for command in commands], ["RULE", "SHOW", "RULE"])
+        equal(console.execute(commands[0]).tags, ["RULE ADD"])
+        shown = console.attempt(commands[1])
+        header, row = ([cell.strip() for cell in line.split("|")] for line in re.findall(r"^ [a-z].*\|.*$", block, re.MULTILINE))
+        equal(shown.columns, header)
+        what = slice(header.index("name"), header.index("expires_in"))
+        equal(list(shown.rows[0][what]), row[what])
+        console.execute(commands[2])
+        equal(console.attempt(commands[1]).rows, [])
+
+
+@pooler_only
+def test_the_benchmark_checks_itself_and_writes_the_same_report_again(env):
+    run = [sys.executable, str(ROOT / "bench/pooler/run.py")]
+    for options in (["--list"], ["--selftest"], ["--report", str(ROOT / "docs/benchmarks/results.json"), "--out", env.directory]):
+        done = subprocess.run([*run, *options], capture_output=True, text=True, timeout=60)
+        equal(done.returncode, 0, f"{options}: {done.stdout}{done.stderr}")
+    equal((pathlib.Path(env.directory) / "results.md").read_text(), page("benchmarks/results.md"))
 
 
 @pooler_only
@@ -163,6 +252,31 @@ def test_what_the_first_page_shows_works_in_an_empty_directory(env):
     (directory / "imported.toml").write_text(done.stdout)
     done = subprocess.run([binary(), "check", "-c", "imported.toml"], cwd=directory, capture_output=True, text=True)
     equal(done.returncode, 0, done.stdout + done.stderr)
+
+
+# Rows of README's table: the cases of the benchmark whose figures they are.
+MEASURED = {
+    "prepared, 100 clients": [("prepared, 100 clients", "CPU"), ("prepared, 100 clients", "TPS")],
+    "prepared, 1,000 clients": [("prepared, 1,000 clients", "CPU"), ("prepared, 1,000 clients", "TPS")],
+    "simple, 100 clients": [("simple, 100 clients", "CPU"), ("simple, 100 clients", "TPS")],
+    "statements without a name, 100 clients": [("unnamed extended, 100 clients", "CPU"), ("unnamed extended, 100 clients", "TPS")],
+    "new connections a second": [("new connections", "a second"), ("new connections with TLS", "a second")],
+    "memory of an idle client": [("idle client", "memory"), ("idle client with TLS", "memory")],
+    "1,000 clients at work": [("many connected, 1,000 at work", "TPS")],
+}
+
+
+@pooler_only
+def test_figures_of_the_readme_are_those_of_the_last_whole_run(env):
+    text = (ROOT / "README.md").read_text()
+    table = section(text, "How fast").split("|---|---|\n")[1].split("\n\n")[0].splitlines()
+    assert len(table) <= 10 and "*" not in "".join(table), "a table of at most ten rows, without stars"
+    said = dict(re.match(r"\| ([^:]+):.* \| (.*) \|$", row).groups() for row in table if ":" in row)
+    required = section(page("benchmarks/results.md"), "Required of Hawser")
+    for row, cases in MEASURED.items():
+        for case, figure in cases:
+            measured = re.search(rf"^\| {re.escape(case)} \| {figure}.*? \| (?:[^|]* \| ){{2}}([\d.]+)", required, re.MULTILINE)[1]
+            assert re.search(rf"\b{re.escape(measured)}\b", said[row]), f"README has {said[row]} for {row}, the run {measured} for {figure}"
 
 
 @pooler_only

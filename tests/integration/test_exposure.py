@@ -256,7 +256,7 @@ def test_check_warns_of_secrets_that_all_may_read(env):
         def warnings():
             done = subprocess.run([binary(), "check", "-c", str(pooler.config)], cwd=pooler.directory, capture_output=True, text=True)
             equal(done.returncode, 0, done.stdout + done.stderr)
-            return [line for line in done.stdout.splitlines() if "has the permissions" in line]
+            return [line for line in done.stdout.splitlines() if "has mode" in line]
         users.chmod(0o644)
         key.chmod(0o604)
         said = warnings()

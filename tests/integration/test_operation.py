@@ -424,7 +424,7 @@ def test_check_logs_in_and_tells_peer_from_a_wrong_password(env):
         return line
     assert line_with('user "app" can log in to').startswith("ok"), check()
     wrong, system = line_with('"wrong"'), line_with('"system"')
-    assert wrong.startswith("warn") and "the password is not the one that the server has" in wrong, wrong
+    assert wrong.startswith("warn") and "the password is wrong, or there is no such role" in wrong, wrong
     assert system.startswith("warn") and "`peer` or `ident`" in system and "127.0.0.1:5432" in system, system
     # What the pools may open, and what the server has: 200, of which 3 are reserved.
     assert line_with("max_connections = 200").startswith("ok"), check()
@@ -509,7 +509,7 @@ def test_check_as_another_user_sees_what_that_user_may(env):
 @pooler_only
 def test_a_url_that_cannot_be_used_is_said_at_once(env):
     secret = env.target.secrets["app2"].replace(" ", "%20").replace('"', "%22")
-    for url, words in ((f"postgres://app2:mistyped@127.0.0.1:{env.cluster.port}", "the password is not the one that the server has"),
+    for url, words in ((f"postgres://app2:mistyped@127.0.0.1:{env.cluster.port}", "the password is wrong, or there is no such role"),
                        (f"postgres://app2:{secret}@no-such-host.invalid:5432", "no-such-host.invalid")):
         done = subprocess.run([binary(), "check", "--server", url], capture_output=True, text=True, timeout=60)
         assert words in done.stdout and "warn" in done.stdout, done.stdout
@@ -555,7 +555,7 @@ def test_check_names_what_cannot_be_known_of_a_database(env):
         equal(done.returncode, 0, done.stdout)
         return [line for line in done.stdout.splitlines() if '"looked"' in line]
     (line,) = check()
-    assert line.startswith("ok") and "no function of it changes its session" in line, line
+    assert line.startswith("ok") and "no function changes session state" in line, line
     owner = env.server("looked_at")
     owner.execute("""
         create schema census;
@@ -567,19 +567,19 @@ def test_check_names_what_cannot_be_known_of_a_database(env):
     try:
         lines = check()
         equal(len(lines), 2, lines)
-        assert all("has not loaded the extension" in line for line in lines), lines
+        assert all("the extension `hawser` is not loaded" in line for line in lines), lines
         assert lines[0].startswith("ok") and lines[1].startswith("warn"), lines
-        assert "what 2 functions do to the session is known by the source: census.makes, census.sets" in lines[0], lines
-        assert "1 function puts statements together (EXECUTE), of which only what stands in strings is known" in lines[1], lines
+        assert "Hawser reads in the source what 2 functions do to the session: census.makes, census.sets" in lines[0], lines
+        assert "1 function builds statements (EXECUTE), of which Hawser sees only string constants" in lines[1], lines
         with_plans = pooler.config.read_text()
         pooler.config.write_text(with_plans.replace("[pool]\n", "[pool]\nfunction_census = false\n"))
         lines = check()
         assert all(line.startswith("warn") for line in lines), lines
-        said = "what 2 functions do to the session is lost unless the statement's text shows it: census.makes, census.sets"
+        said = "what 2 functions do to the session is lost, unless the statement's text shows it: census.makes, census.sets"
         assert said in lines[0], lines
-        assert "of which nothing is known" in lines[1], lines
+        assert "of which Hawser sees nothing" in lines[1], lines
         pooler.config.write_text(with_plans.replace("[pool]\n", "[pool]\ncustom_settings_in_plans = false\n"))
-        assert "no IMMUTABLE function reads a setting by its words" in check()[-1], check()
+        assert "no IMMUTABLE function has a source that reads a setting" in check()[-1], check()
         owner.execute("create function census.who() returns text immutable language sql as $$ select current_setting('my.user') $$")
         assert "and 1 function may: census.who. Declare them STABLE" in check()[-1], check()
         pooler.config.write_text(with_plans)

@@ -4,6 +4,7 @@ import contextlib
 import json
 import os
 import pathlib
+import re
 import select
 import signal
 import socket
@@ -347,6 +348,45 @@ def passive_stress(address, port):
 
 
 @here
+def test_the_pages_commands_and_its_program(env):
+    """The first commands of docs/datagrams.md in their order, on two addresses, and its program."""
+    page = (pathlib.Path(__file__).parents[2] / "docs/datagrams.md").read_text()
+    commands = re.findall(r"^(one|other)\$ +hawser rds (\w+) ?(.*?)(?:  .*)?$", page, re.MULTILINE)
+    equal([command for _, command, _ in commands], ["stress", "stress", "proxy", "ping", "info"])
+    program = re.search(r"```python\n(.*?)```", page, re.DOTALL)[1] + "\nprint(message[19:].decode())\n"
+    tcp_port, meeting = free_port(), free_port()
+    with tempfile.TemporaryDirectory() as directory, contextlib.ExitStack() as running:
+        def arguments(command, options, host="192.0.2.1"):
+            own = {"stress": ["-r", host, "-p", meeting, "--tcp-port", tcp_port], "ping": ["-I", host, "-c", 3, "-i", "50ms", "--tcp-port", tcp_port],
+                   "proxy": ["--socket", f"{directory}/{host}", "--tcp-port", tcp_port], "info": ["--socket", f"{directory}/{host}"]}[command]
+            return [here_on(str(one)) for one in [command, *options.replace("-T 30", "-T 1").split(), *own]]
+
+        def here_on(text):
+            return text.replace("192.0.2.", "127.0.0.")
+
+        def start(command, *more):
+            process = running.enter_context(subprocess.Popen([os.environ["HAWSER"], "rds", *arguments(command, *more)], stdout=subprocess.PIPE, text=True))
+            running.callback(process.terminate)
+            return process
+        for host, command, options in commands:
+            address = {"one": "192.0.2.1", "other": "192.0.2.2"}[host]
+            if command == "proxy":
+                start(command, options).stdout.readline()
+            elif command == "stress" and not options:
+                waiting = start(command, options)
+            else:
+                said = rds(*arguments(command, options, address)).stdout
+                assert {"stress": "(average)", "ping": "usec", "info": "peer 127.0.0.2"}[command] in said, said
+        equal(waiting.wait(10), 0, "exit code of the waiting end")
+        with Proxy("127.0.0.2", tcp_port) as other, other.program(5000) as far:
+            text = here_on(program.replace("/run/hawser/rds.sock", f"{directory}/192.0.2.1"))
+            near = running.enter_context(subprocess.Popen([sys.executable, "-c", text], stdout=subprocess.PIPE, text=True))
+            equal(far.receive(), (("127.0.0.1", 5000), b"hello"))
+            far.send(("127.0.0.1", 5000), b"to you")
+            equal(near.communicate(timeout=20)[0].strip(), "to you")
+
+
+@here
 def test_stress_prints_rds_stress_s_columns_and_both_ends_end(env):
     port, tcp_port = 20_000 + os.getpid() % 10_000, free_port()
     with passive_stress("127.0.0.2", port):
@@ -519,7 +559,7 @@ def test_what_peers_do_wrong_is_bounded_said_once_and_no_concern_of_others(env):
         while seen != b"unharmed":
             seen = program.receive()[1]
         log = proxy.logged()
-        for what in ("1048577 bytes", "which nobody has", "congestion map", "extension header of type 255", "more connections than there are lanes", "does not read the answers"):
+        for what in ("1048577 bytes", "which no program has", "congestion map", "extension header of type 255", "more connections than there are lanes", "does not read the answers"):
             equal(log.count(what), 1, what)
 
 

@@ -460,7 +460,7 @@ def test_no_transaction_fails_where_the_primary_is_stopped_fast_after_switchover
                         waits.clear()
                         primary.follow(other)
                         primary, other = other, primary
-                equal(target.pooler.text().count("clients go on"), SWITCHOVERS)
+                equal(target.pooler.text().count("clients continue"), SWITCHOVERS)
                 equal(env.connect(target).value("select count(*) from switched"), str(sum(load.counts)))
 
 

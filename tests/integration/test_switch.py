@@ -519,7 +519,7 @@ def test_a_second_instance_goes_without_the_default_http_port_and_says_so(env):
         until(lambda: re.search(r"WARN.*9632", target.pooler.text()), "a warning that names the port")
         pooler = target.pooler
         ran = subprocess.run([binary(), "check", "-c", pooler.config], capture_output=True, text=True, timeout=30)
-        assert re.search(r"127\.0\.0\.1:9632 cannot be had", ran.stdout + ran.stderr), ran
+        assert re.search(r"cannot listen on 127\.0\.0\.1:9632 \(http_address\)", ran.stdout + ran.stderr), ran
         second = stack.enter_context(env.pooler_with(start=False, http_address="127.0.0.1:9632"))
         ran = subprocess.run([binary(), "serve", "-c", second.pooler.config], capture_output=True, text=True, timeout=30)
         assert ran.returncode == 1 and "http_address 127.0.0.1:9632" in ran.stderr, "one that asks for the port by itself"

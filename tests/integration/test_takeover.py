@@ -459,7 +459,7 @@ def test_of_two_at_once_the_second_is_refused(env):
         equal(other.answer["type"], "Refused")
         assert "version 1 of the takeover's protocol, not 99" in other.answer["reason"], other.answer
         first.sock.close()
-        until(lambda: "has not come to serve" in target.pooler.text(mark), "that the first has gone")
+        until(lambda: "has not started to serve" in target.pooler.text(mark), "that the first has gone")
         equal((client.value("select 1"), env.connect(target).value("select 2")), ("1", "2"))
         old = take_over(target.pooler)
         with reaped(old):

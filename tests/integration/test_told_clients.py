@@ -196,12 +196,12 @@ def test_what_is_missing_is_said(env):
         bad = secret_file(env.directory, "bad.secret", SECRET + "?")
         with env.pooler_with(append=entry.format(cluster.address, bad), hba=HBA) as target:
             told_nothing(target, refused(env, target, "bob", "08006").message, "hawser.secret_file")
-            assert "the server cannot be told of clients" in check(target), check(target)
+            assert "the server cannot learn who clients are" in check(target), check(target)
         with env.pooler_with(append=entry.format(cluster.address, good), hba=HBA) as target:
             client = connect(env, target, "bob")
             equal(client.rows(WHO), [("ann", "ann", "ann")])  # `user` is who logs in, whoever the client is
             equal(client.rows(ADDRESS), own_address(client))
-            assert 'database "shared": its server is told of each client' in check(target), check(target)
+            assert 'database "shared": its server learns who each client is' in check(target), check(target)
     with env.pooler_with(append=entry.format(env.cluster.address, good).replace('name = "shared"', 'name = "app"').replace("ann", "app"),
                          hba=HBA) as target:
         try:

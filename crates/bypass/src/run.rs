@@ -41,7 +41,7 @@ pub fn run(place: Place, command: &[OsString]) -> Result<u8, Error> {
         .map_err(|source| Error::Program { name: name.to_string_lossy().into_owned(), source })
         .and_then(|child| supervise(child).map_err(place::file("waiting for the program")));
     if !entered.leave() {
-        eprintln!("hawser: programs that it has started go on, past TCP as before");
+        eprintln!("hawser: programs that it has started continue, past TCP as before");
     }
     // Another one that is at it tidies up as well.
     if let Ok(_lock) = place::lock() {

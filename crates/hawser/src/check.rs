@@ -1,8 +1,8 @@
 //! `hawser check`: is the configuration right, and what works on this host.
 //!
-//! # Model       a line a finding, `ok`, `warn` or `error`. Errors are what `serve` would refuse; what
+//! # Model       a line a finding, `ok`, `note`, `warn` or `error`. Errors are what `serve` would refuse; what
 //!               depends on the moment (a server that is down) is a warning, so that a check on a
-//!               machine that builds images does not fail
+//!               machine that builds images does not fail; a note is what was not checked
 //! # Exit codes  0 without an error (with `--strict`: nor a warning), else 1
 
 mod asker;
@@ -54,6 +54,8 @@ const SERVER_WAIT: Duration = Duration::from_secs(5);
 pub enum Grade {
     /// As it should be.
     Ok,
+    /// It was not checked.
+    Note,
     /// It works, but perhaps not as meant, or not now.
     Warning,
     /// `serve` would refuse it.
@@ -73,6 +75,7 @@ impl fmt::Display for Finding {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let grade = match self.grade {
             Grade::Ok => "ok   ",
+            Grade::Note => "note ",
             Grade::Warning => "warn ",
             Grade::Error => "error",
         };
@@ -146,7 +149,7 @@ fn coloured(grade: Grade, text: &str) -> String {
         (Grade::Ok, Some((word, rest))) => format!("{} {rest}", word.green()),
         (Grade::Warning, Some((word, rest))) => format!("{} {rest}", word.yellow()),
         (Grade::Error, Some((word, rest))) => format!("{} {rest}", word.red()),
-        (_, None) => text.to_owned(),
+        (Grade::Note, _) | (_, None) => text.to_owned(),
     }
 }
 
@@ -197,7 +200,7 @@ pub fn findings(checked: Checked<'_>) -> Vec<Finding> {
                 report.databases(&config, access).await;
             }
         }),
-        Err(error) => report.fail(format!("no connection can be tried: {error}")),
+        Err(error) => report.fail(format!("cannot test connections: {error}")),
     }
     report.0
 }
@@ -232,12 +235,12 @@ impl Report {
         }
         let (grade, text) = match hawser_bypass::selftest::in_a_process_of_its_own() {
             Ok(()) => {
-                (Grade::Ok, "local connections go past TCP: the self-test has passed".to_owned())
+                (Grade::Ok, "local connections can bypass TCP: the self-test has passed".to_owned())
             }
             Err(error) if wanted == BypassUse::On => {
                 (Grade::Error, format!("[bypass] enable = \"on\": {error}"))
             }
-            Err(error) => (Grade::Warning, format!("local connections stay with TCP: {error}")),
+            Err(error) => (Grade::Warning, format!("local connections use TCP: {error}")),
         };
         self.add(grade, text);
     }
@@ -250,7 +253,7 @@ impl Report {
             return;
         }
         match hawser_sys::mptcp::socket::probe() {
-            Ok(()) => self.ok("MPTCP: sockets can be made; see hawser mptcp status"),
+            Ok(()) => self.ok("MPTCP: this kernel has it; see `hawser mptcp status`"),
             Err(reason) if required => {
                 self.fail(format!("a server requires MPTCP, and {reason}"));
             }
@@ -272,10 +275,10 @@ impl Report {
                 Congestion::Default => continue,
                 Congestion::Auto => match usage::choice() {
                     Ok(choice) => (Grade::Ok, format!("congestion = auto: {choice}")),
-                    Err(why) => (Grade::Warning, format!("congestion = auto does nothing: {why}")),
+                    Err(why) => (Grade::Warning, format!("congestion = auto has no effect: {why}")),
                 },
                 Congestion::Fixed(name) => match hawser_sys::congestion::probe(name.as_str()) {
-                    Ok(()) => (Grade::Ok, format!("congestion control {name} is there")),
+                    Ok(()) => (Grade::Ok, format!("this kernel has the congestion control {name}")),
                     Err(why) => {
                         (Grade::Warning, format!("the kernel's default will be used: {why}"))
                     }
@@ -345,20 +348,18 @@ impl Report {
             let name = &database.name;
             match &database.forced_user {
                 None => self.warn(format!(
-                        "database \"{name}\": min_pool_size holds for each user only once a client \
-                         of that user has logged in, also after a restart; give the database a user \
-                         and password to have them at once"
-                    ),
-                ),
+                    "database \"{name}\": min_pool_size takes effect for a user when a client of \
+                         that user has logged in; to open these connections at the start, give the \
+                         database a user and a password"
+                )),
                 Some(user) if user.password.is_none() => {
                     if let Some(Secret::Scram(_)) = access.secret(&user.name) {
                         self.warn(format!(
-                                "database \"{name}\": of user \"{}\" only a SCRAM verifier is known, \
-                                 which lets nobody log in to the server before a client of that \
-                                 user has logged in here",
-                                user.name
-                            ),
-                        );
+                            "database \"{name}\": Hawser has only a SCRAM verifier of user \"{}\", \
+                                 and cannot log in to the server before a client of that user \
+                                 has logged in",
+                            user.name
+                        ));
                     }
                 }
                 Some(_) => {}
@@ -387,7 +388,7 @@ impl Report {
                     self.ok(format!("etcd at {endpoint}: keys under {prefix} can be read"));
                 }
                 Err(error) => self.fail(format!(
-                    "{error}: without etcd no server connection under a shared limit is opened"
+                    "{error}: without etcd, no server connection under a shared limit is opened"
                 )),
             },
             Err(error) => self.fail(error),
@@ -431,7 +432,7 @@ impl Report {
         for address in config.listen() {
             let ListenAddress::Tcp(address) = address else { continue };
             match TcpListener::bind(address).await {
-                Ok(_) => self.ok(format!("{address} can be listened on")),
+                Ok(_) => self.ok(format!("can listen on {address}")),
                 Err(error) if error.kind() == io::ErrorKind::AddrInUse => match has(*address) {
                     Some(text) => self.ok(text),
                     None => {
@@ -440,7 +441,7 @@ impl Report {
                     }
                 },
                 Err(error) => {
-                    self.fail(format!("{address} cannot be listened on: {error}"));
+                    self.fail(format!("cannot listen on {address}: {error}"));
                 }
             }
         }
@@ -451,11 +452,11 @@ impl Report {
             return;
         }
         match (TcpListener::bind(address).await, http) {
-            (Ok(_), _) => self.ok(format!("http_address {address} can be listened on")),
+            (Ok(_), _) => self.ok(format!("can listen on {address} (http_address)")),
             (Err(error), OptionalAddress::Asked(_)) if error.kind() != io::ErrorKind::AddrInUse => {
-                self.fail(format!("http_address {address} cannot be listened on: {error}"));
+                self.fail(format!("cannot listen on {address} (http_address): {error}"));
             }
-            (Err(error), _) => self.warn(format!("http_address {address} cannot be had, so there are no metrics, no health and no dashboard: {error} (by {})", listener_of(address)),
+            (Err(error), _) => self.warn(format!("cannot listen on {address} (http_address): metrics, health and the dashboard will be off: {error} (by {})", listener_of(address)),
             ),
         }
     }
@@ -506,8 +507,8 @@ fn operators_unknown(config: &Config, access: &Access) -> Vec<String> {
     unknown
         .map(|(setting, user)| {
             format!(
-                "{setting}: user \"{user}\" cannot log in: it has a password neither in users_file nor \
-                 in [[user]], and auth_query is not asked about users of the console"
+                "{setting}: user \"{user}\" cannot log in: users_file and [[user]] have no password for it, \
+                 and auth_query does not look up users of the console"
             )
         })
         .collect()
@@ -520,7 +521,7 @@ async fn probe(server: &ServerAddress) -> io::Result<&'static str> {
             ask(TcpStream::connect((host.as_str(), *port)).await?).await
         }
         ServerAddress::Unix(path) => ask(connect_unix(path).await?).await,
-        ServerAddress::Link { .. } => Err(io::Error::other("the link is up only while it serves")),
+        ServerAddress::Link { .. } => Err(io::Error::other("a link is up only while Hawser runs")),
     }
 }
 
@@ -531,7 +532,7 @@ async fn ask(mut stream: impl AsyncRead + AsyncWrite + Unpin) -> io::Result<&'st
     match stream.read_u8().await? {
         b'S' => Ok("with TLS"),
         b'N' => Ok("without TLS"),
-        other => Err(io::Error::other(format!("it is no PostgreSQL: it answered {other:#x}"))),
+        other => Err(io::Error::other(format!("not a PostgreSQL server: it answered {other:#x}"))),
     }
 }
 

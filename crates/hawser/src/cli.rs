@@ -48,37 +48,37 @@ struct Arguments {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Run it: SIGHUP reloads, SIGTERM lets open transactions end.
+    /// Run Hawser. SIGHUP reloads; SIGTERM ends it when open transactions have finished.
     Serve(Serve),
-    /// Take the place of the running one, without a dropped connection: for an upgrade.
+    /// Take over from the running Hawser without a dropped connection: for an upgrade.
     Takeover(Serve),
-    /// Say whether a configuration is right, and what works on this host.
+    /// Check a configuration, and what works on this host.
     Check(Check),
-    /// Have the running one read its configuration again, as SIGHUP does, and wait for the outcome.
+    /// Have the running Hawser read its configuration again, as SIGHUP does, and wait for the result.
     Reload(Running),
-    /// End the running one, as SIGTERM does: open transactions may end.
+    /// End the running Hawser, as SIGTERM does: open transactions may finish.
     Stop(Running),
-    /// Say what a running one does.
+    /// Print what the running Hawser does.
     Status(Status),
-    /// Watch a running one in the terminal: pools, waits, pins, errors.
+    /// Watch the running Hawser in the terminal: pools, waits, pins, errors.
     Top(Top),
-    /// Show it: a throw-away PostgreSQL, Hawser in front of it, and a live load.
+    /// Run a demonstration: a throw-away PostgreSQL, Hawser in front of it, and a load.
     Demo(Demo),
     /// Print a hawser.toml that does the same as a pgbouncer.ini.
     Import(Import),
-    /// Multipath TCP on this machine: what there is, and setting it up.
+    /// Multipath TCP on this machine: status, set-up, path manager.
     Mptcp(mptcp::command::Mptcp),
-    /// Local connections past the TCP/IP stack, by BPF: off unless asked for.
+    /// Local connections past the TCP/IP stack, by BPF: off by default.
     Bypass(bypass::command::BypassCommand),
-    /// Congestion control: what there is, which is best to a host, and making it so.
+    /// Congestion control: list the algorithms, compare them to a host, set one.
     Cc(cc::command::Cc),
-    /// TCP services of another host, over several connections: the link.
+    /// The link: TCP services of another host, over several connections.
     Link(link::command::Link),
-    /// A link to a host that is far away, step by step: for a slow replica.
+    /// Set up a link to a host that is far away: for a slow replica.
     Wan(wan::command::Wan),
-    /// Reliable datagrams: RDS over TCP, without the kernel's module and without root.
+    /// Reliable datagrams (RDS over TCP), without the kernel's module and without root.
     Rds(rds::command::Rds),
-    /// Print a shell's completions of this command line.
+    /// Print completions for a shell.
     Completions(manual::Completions),
     /// Write the manual pages: for packages.
     #[command(hide = true)]
@@ -86,7 +86,7 @@ enum Command {
     /// Ask PAM about a password: what `serve` runs for each login by method `pam`.
     #[command(name = login::pam::COMMAND, hide = true)]
     PamCheck,
-    /// A WAN on this machine: rate, delay, loss, queues, limits per flow.
+    /// Simulate a WAN on this machine: rate, delay, loss, queues, limits per flow.
     Lab(lab::Lab),
 }
 
@@ -95,20 +95,20 @@ struct Serve {
     /// The configuration [default: hawser.toml here, then /etc/hawser/hawser.toml].
     #[arg(short, long, value_name = "FILE")]
     config: Option<PathBuf>,
-    /// PgBouncer's configuration in its place: a pgbouncer.ini as it is, read again at each reload.
+    /// A pgbouncer.ini instead, as it is; each reload reads it again.
     #[arg(long, value_name = "FILE.ini", conflicts_with = "config")]
     pgbouncer: Option<PathBuf>,
-    /// Where clients connect: host:port, or a directory for a unix socket; several with commas. In
-    /// place of what the configuration says, after a reload too.
+    /// Where clients connect: host:port, or a directory for a unix socket; several with commas. It
+    /// overrides the configuration, after a reload too.
     #[arg(long, value_name = "ADDR")]
     listen: Option<String>,
-    /// The server: postgres://user:password@host:port. With -c, all databases of that file are there,
-    /// and the URL's user is one more; without, every database of the server is served, without a
-    /// file. In the environment as HAWSER_SERVER_URL its password is not seen in the list of
-    /// processes; with -c, only the option counts.
+    /// The server: postgres://user:password@host:port. Without -c, Hawser serves every database of
+    /// that server; with -c, it is the server of all databases of the file, and the URL's user can
+    /// log in, too. Without -c, the environment variable HAWSER_SERVER_URL does the same and keeps
+    /// the password out of the list of processes.
     #[arg(long, value_name = "URL")]
     server: Option<String>,
-    /// Server connections for each user and database, in place of every pool_size.
+    /// Server connections for each user and database; overrides every pool_size.
     #[arg(long, value_name = "N")]
     pool_size: Option<u32>,
 }
@@ -118,13 +118,13 @@ struct Check {
     /// The configuration [default: hawser.toml here, then /etc/hawser/hawser.toml].
     #[arg(short, long, value_name = "FILE")]
     config: Option<PathBuf>,
-    /// PgBouncer's configuration in its place, as `serve --pgbouncer` would run it.
+    /// A pgbouncer.ini instead, as `serve --pgbouncer` runs it.
     #[arg(long, value_name = "FILE.ini", conflicts_with = "config")]
     pgbouncer: Option<PathBuf>,
-    /// A server in its place, as `serve --server` would take it.
+    /// A server instead, as `serve --server` uses it.
     #[arg(long, value_name = "URL", conflicts_with_all = ["config", "pgbouncer"])]
     server: Option<String>,
-    /// With the rights of this user, as the service will have them: needs root.
+    /// Check with the rights of this user, as whom the service runs: needs root.
     #[arg(long = "as", value_name = "USER")]
     user: Option<String>,
     /// Fail on a warning, too.
@@ -135,7 +135,7 @@ struct Check {
 /// Which one is meant.
 #[derive(Debug, Args)]
 struct Running {
-    /// The configuration of the running one, which says where its control socket is.
+    /// The configuration of the running Hawser, which names its control socket.
     #[arg(short, long, value_name = "FILE")]
     config: Option<PathBuf>,
     /// Its control socket.
@@ -145,7 +145,7 @@ struct Running {
 
 #[derive(Debug, Args)]
 struct Status {
-    /// The configuration of the running one, which says where its control socket is.
+    /// The configuration of the running Hawser, which names its control socket.
     #[arg(short, long, value_name = "FILE")]
     config: Option<PathBuf>,
     /// Its control socket.
@@ -158,33 +158,33 @@ struct Status {
 
 #[derive(Debug, Args)]
 struct Top {
-    /// The configuration of the running one, which says where its control socket is.
+    /// The configuration of the running Hawser, which names its control socket.
     #[arg(short, long, value_name = "FILE")]
     config: Option<PathBuf>,
     /// Its control socket.
     #[arg(long, value_name = "PATH", conflicts_with = "config")]
     socket: Option<PathBuf>,
-    /// Seconds from one look to the next.
+    /// Seconds between updates.
     #[arg(long, value_name = "SECONDS", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=3600))]
     interval: u64,
 }
 
 #[derive(Debug, Args)]
 struct Demo {
-    /// Clients at work.
+    /// Number of clients.
     #[arg(long, value_name = "N", default_value_t = 50, value_parser = clap::value_parser!(u32).range(1..=5_000))]
     clients: u32,
-    /// How long; 0 is until Ctrl-C.
+    /// Seconds to run; 0 is until Ctrl-C.
     #[arg(long, value_name = "N", default_value_t = 0)]
     seconds: u64,
-    /// Server connections.
+    /// Number of server connections.
     #[arg(long, value_name = "N", default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..=500))]
     pool_size: u32,
 }
 
 #[derive(Debug, Args)]
 struct Import {
-    /// PgBouncer's configuration.
+    /// The pgbouncer.ini.
     #[arg(value_name = "PGBOUNCER.INI")]
     file: PathBuf,
 }
@@ -353,7 +353,10 @@ fn standard_file(or: &str) -> Result<PathBuf, String> {
         return Ok(path);
     }
     FILES.iter().map(PathBuf::from).find(|path| path.exists()).ok_or_else(|| {
-        format!("there is no configuration: give -c FILE{or}, or have one of {}", FILES.join(", "))
+        format!(
+            "there is no configuration: give -c FILE{or}, or create one of {}",
+            FILES.join(", ")
+        )
     })
 }
 
@@ -402,8 +405,8 @@ fn running(
     let failures: Vec<_> =
         failures.iter().map(|(socket, error)| format!("{}: {error}", socket.display())).collect();
     Err(format!(
-        "no running Hawser answers ({}). Its control_socket in [admin] says where it is: give it by \
-         --socket, or its configuration by -c",
+        "no running Hawser answers ({}). Give its configuration by -c, or its control socket \
+         (control_socket in [admin]) by --socket",
         failures.join("; ")
     ))
 }

@@ -281,7 +281,7 @@ pub enum DialError {
     CutOff(Full),
     /// A standby lags too much.
     #[error(
-        "server at {server} is {:.1} s behind, max_replica_lag is {} s",
+        "server at {server} lags by {:.1} s, max_replica_lag is {} s",
         .lag.as_secs_f32(),
         .most.as_secs_f32()
     )]

@@ -212,7 +212,7 @@ fn set_level(level: LogLevel) {
 /// [`reopen`], for logrotate; an error is logged.
 pub fn reopen_log() {
     if let Err(error) = reopen() {
-        tracing::warn!(error, "the log goes on in the old file");
+        tracing::warn!(error, "cannot reopen the log; the old file is still written");
     }
 }
 

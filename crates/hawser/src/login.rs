@@ -588,7 +588,9 @@ impl Login {
         let result = proving.run(&rule).await;
         let reason = proving.reason.take();
         self.reason = match &not_looked_up {
-            Some(NotLookedUp::NoEntry) => Some("auth_user is not let into the database".to_owned()),
+            Some(NotLookedUp::NoEntry) => {
+                Some("auth_user may not connect to the database".to_owned())
+            }
             _ => reason,
         };
         if matches!(&result, Err(Stop::Refuse(_))) {

@@ -687,7 +687,7 @@ impl Pools {
                 tracing::info!(
                     database = entry.key.database,
                     user = entry.key.user,
-                    "the way to the servers has changed: server connections are replaced as they become free"
+                    "settings of server connections have changed: each is replaced when it becomes free"
                 );
             }
             if moved || leaves_session_mode {

@@ -129,7 +129,7 @@ pub fn become_user(name: Option<&str>) -> Result<(), ProcessError> {
             .map_err(system(format!("become user \"{}\"", account.name))),
         None => {
             if let Some(user) = name {
-                tracing::info!(user, "not root: goes on as the user that started it");
+                tracing::info!(user, "not root: keeps the user that started it");
             }
             Ok(())
         }
@@ -264,7 +264,7 @@ pub const BACKGROUND_VARIABLE: &str = "HAWSER_IN_BACKGROUND";
 /// Tells the service manager about the process.
 pub(crate) fn notify(state: &[sd_notify::NotifyState<'_>]) {
     if let Err(error) = sd_notify::notify(state) {
-        tracing::warn!(%error, "the service manager could not be told");
+        tracing::warn!(%error, "cannot notify the service manager");
     }
 }
 

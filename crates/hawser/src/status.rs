@@ -289,7 +289,7 @@ impl Status {
                 write!(out, ", lacks {wanted}")?;
             }
             if *unsure > 0 {
-                write!(out, ", is not sure of {unsure}")?;
+                write!(out, ", may have lost {unsure}")?;
             }
             writeln!(out)?;
         }
@@ -312,7 +312,7 @@ impl Status {
             writeln!(out, "  path manager {manager}")?;
         }
         if let Some(bypass) = &self.bypass {
-            writeln!(out, "  past TCP     {bypass}")?;
+            writeln!(out, "  bypass       {bypass}")?;
         }
         self.predecessor.iter().try_for_each(|one| writeln!(out, "  predecessor  {one}"))?;
         for fallback in &self.fallbacks {
@@ -357,7 +357,7 @@ impl Status {
                 None if pool.pinned > 0 => {
                     format!("  {} pinned, for up to {} s", pool.pinned, pool.oldest_pin_seconds)
                 }
-                None if pool.exact > 0 => "  session state is exact".to_owned(),
+                None if pool.exact > 0 => "  session state reported by the extension".to_owned(),
                 None => String::new(),
             };
             writeln!(

@@ -74,7 +74,10 @@ impl Unit {
     /// A file is there that is not ours ([`io::ErrorKind::AlreadyExists`]), or it cannot be written.
     pub fn enable(&self, root: &Path, program: &Path) -> io::Result<()> {
         if !is_ours_or_absent(&self.path(root), self.mark)? {
-            return Err(io::Error::new(io::ErrorKind::AlreadyExists, "it is there, and not ours"));
+            return Err(io::Error::new(
+                io::ErrorKind::AlreadyExists,
+                "the file exists, and Hawser has not written it",
+            ));
         }
         fs::create_dir_all(root.join(WANTED))?;
         fs::write(self.path(root), self.text(program))?;

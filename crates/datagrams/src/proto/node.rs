@@ -194,7 +194,7 @@ pub enum Notice {
     )]
     TooLong(IpAddr, u32),
     /// It sends to an unbound port.
-    #[display("{_0} sends to port {_1}, which nobody has: its messages are dropped")]
+    #[display("{_0} sends to port {_1}, which no program has: its messages are dropped")]
     NoPort(IpAddr, u16),
     /// It sends pings and does not read the answers.
     #[display("{_0} sends pings and does not read the answers: further ones are not answered")]
@@ -251,10 +251,10 @@ pub enum Notice {
                of such: the connection is reset", PARTIAL_BYTES_MAX >> 20)]
     Partial(IpAddr),
     /// It has restarted: messages that may have reached its last start were dropped.
-    #[display("{_0} has started anew{}", dropped(*_1))]
+    #[display("{_0} has restarted{}", dropped(*_1))]
     Restarted(IpAddr, u64),
     /// It has named two starts of its on one connection.
-    #[display("{_0} says on one connection that it has started anew: the connection is reset")]
+    #[display("{_0} says on one connection that it has restarted: the connection is reset")]
     TwoStarts(IpAddr),
 }
 

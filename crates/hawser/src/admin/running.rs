@@ -195,7 +195,7 @@ impl Administration {
             }
             Err(error) => {
                 let path = path.display();
-                tracing::warn!(%path, %error, "no other process can take this one's place");
+                tracing::warn!(%path, %error, "no process can take over from this one");
                 self.fall_back(format!("no takeover: no socket at {path}: {error}"));
             }
         }

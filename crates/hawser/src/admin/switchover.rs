@@ -118,11 +118,11 @@ async fn resume_when_over(
     };
     let seconds = begun.elapsed().as_secs_f32();
     match &new {
-        Some(server) => tracing::info!(database, %server, seconds, "switchover: clients go on"),
+        Some(server) => tracing::info!(database, %server, seconds, "switchover: clients continue"),
         None => tracing::warn!(
             database,
             seconds,
-            "switchover: no other server has become the primary; clients go on"
+            "switchover: no other server has become the primary; clients continue"
         ),
     }
     let resume = Command::Resume(Some(database.clone()));

@@ -194,7 +194,7 @@ impl Access {
         let changed = new.list.iter().filter(changed).count();
         if added + gone + changed > 0 {
             all.push(format!(
-                "users_file: {added} users added, {gone} gone, {changed} with another secret"
+                "users_file: {added} users added, {gone} removed, {changed} with a new secret"
             ));
         }
         all

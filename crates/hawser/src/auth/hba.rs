@@ -275,7 +275,7 @@ impl HbaRules {
         }
         if rules.is_empty() && errors.is_empty() {
             let location = Location { file: path.into(), line: 1, column: 1 };
-            let message = "the file contains no entries: nobody could log in".to_owned();
+            let message = "the file contains no entries: no client could log in".to_owned();
             errors.push(FileError { location, message });
         }
         FileErrors::unless_any(errors, Self { rules })

@@ -14,7 +14,7 @@ use crate::cli::print;
 const RUN_EXIT_CODES: &str = "Exit codes: the program's own; 125 hawser failed, 126 the program \
 cannot be run, 127 it is not found, 128 + N signal N ended it.";
 const EXIT_CODES: &str = "Exit codes: 0 done, 1 failed, 2 wrong usage, 3 this machine cannot, 4 no \
-rights, 5 the self-test has failed, 6 another hawser is at it.";
+rights, 5 the self-test has failed, 6 another hawser is changing it.";
 
 /// `hawser bypass`.
 #[derive(Debug, Args)]
@@ -29,13 +29,13 @@ enum Command {
     /// on this machine, go past TCP.
     #[command(after_help = RUN_EXIT_CODES)]
     Run(Run),
-    /// What goes past TCP, and what does not, and why.
+    /// Print what goes past TCP, and what does not and why.
     #[command(after_help = EXIT_CODES)]
     Status(Json),
-    /// Turn it off, for all programs and poolers, at once: connections go on over TCP.
+    /// Turn it off for all programs and poolers, at once: connections continue over TCP.
     #[command(after_help = EXIT_CODES)]
     Off,
-    /// Whether this kernel does it right. It takes up to 2 s, and leaves nothing.
+    /// Test this kernel. It takes up to 2 s, and leaves nothing.
     #[command(after_help = EXIT_CODES)]
     Selftest(Json),
 }
@@ -139,7 +139,7 @@ impl Report {
             (true, true) => "programs of `run`, and poolers",
             (true, false) => "programs of `run`",
             (false, true) => "poolers",
-            (false, false) => "nobody new",
+            (false, false) => "no new connections",
         };
         let mut text = format!(
             "local bypass: {}, for {whom}\n  connections      {} (sockets: {})\n  past TCP         {} \

@@ -32,10 +32,10 @@ use crate::process::random_bytes;
 /// The token, if it must not show in the list of processes.
 pub(crate) const TOKEN_VARIABLE: &str = "HAWSER_CC_TOKEN";
 
-const EXIT_CODES: &str = "Exit codes: 0 done, 1 failed, 2 wrong usage, 68 no way to there, 69 nobody answers \
-there or it has died, 73 somebody else's file or route is in the way, 74 the far end went away in \
-the middle and what was measured until then is shown, 76 something else answers there, \
-77 rights are missing or the token is wrong, 78 the algorithm is not there or the far end refuses.";
+const EXIT_CODES: &str = "Exit codes: 0 done, 1 failed, 2 wrong usage, 68 unknown host or no route, 69 no \
+    answer, or the far end died, 73 a file or route that Hawser has not made is in the way, 74 the far end \
+    died later and what was measured until then is shown, 76 another program answers, 77 rights are missing \
+    or the token is wrong, 78 the algorithm is missing or the far end refuses.";
 
 /// The far end went away in the middle: EX_IOERR of sysexits.h.
 const INCOMPLETE: u8 = 74;
@@ -53,18 +53,18 @@ pub struct Cc {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// The algorithms here, buffers and settings, and in words what stands in the way.
+    /// List algorithms, buffers and settings, and what limits connections.
     List(List),
-    /// The far end of `bench`: sends and receives for those who have its token.
+    /// Run the far end of `bench`: sends and receives for clients that have its token.
     Serve(Serve),
-    /// Transfers to and from a host where `hawser cc serve` runs, with each algorithm: which is best.
+    /// Compare the algorithms by transfers to and from a host where `hawser cc serve` runs.
     Bench(Bench),
-    /// Run a program with another congestion control, and all that it starts.
+    /// Run a program, and all that it starts, with another congestion control.
     #[command(after_help = RUN_EXIT_CODES)]
     Run(Run),
-    /// Make an algorithm this machine's default, or that of connections to one destination.
+    /// Set the algorithm of this machine, or of connections to one destination.
     Apply(Apply),
-    /// Take back what `apply` has done, and nothing else.
+    /// Undo `apply`, and nothing else.
     Undo(Undo),
 }
 
@@ -83,10 +83,10 @@ struct Run {
 
 #[derive(Debug, Args)]
 struct Apply {
-    /// For all connections of this machine.
+    /// Set it for all connections of this machine.
     #[arg(long, required_unless_present = "to", conflicts_with = "to")]
     system: bool,
-    /// For connections to this prefix, as in 203.0.113.0/24: a route.
+    /// Set it for connections to this prefix, as in 203.0.113.0/24: a route.
     #[arg(long, value_name = "PREFIX", value_parser = prefix)]
     to: Option<Prefix>,
     /// The algorithm.
@@ -99,17 +99,17 @@ struct Apply {
     #[arg(long, value_name = "BYTES", requires = "system",
           value_parser = clap::value_parser!(u64).range(65_536..=1 << 30))]
     buffers: Option<u64>,
-    /// Also after a restart: by files in sysctl.d and modules-load.d, or by a systemd unit.
+    /// Also after a restart of the machine: by files in sysctl.d and modules-load.d, or by a systemd unit.
     #[arg(long)]
     persist: bool,
-    /// Only say what would be done.
+    /// Only print what would be done.
     #[arg(long)]
     dry_run: bool,
 }
 
 #[derive(Debug, Args)]
 struct Undo {
-    /// Only say what would be done.
+    /// Only print what would be done.
     #[arg(long)]
     dry_run: bool,
 }
@@ -127,7 +127,7 @@ struct Serve {
     /// Where it listens [default: all addresses, port 6480].
     #[arg(long, value_name = "ADDR:PORT")]
     listen: Option<SocketAddr>,
-    /// What clients must know, at least 16 characters; in the environment as HAWSER_CC_TOKEN it is not
+    /// Token that clients must give, at least 16 characters; in the environment as HAWSER_CC_TOKEN it is not
     /// seen in the list of processes [default: one is made, and printed].
     #[arg(long, value_name = "TOKEN")]
     token: Option<String>,
@@ -178,10 +178,10 @@ struct Bench {
     /// Rounds; medians of them are shown.
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=100))]
     rounds: u32,
-    /// Also what each algorithm leaves to a cubic connection beside it.
+    /// Measure also what each algorithm leaves to a cubic connection beside it.
     #[arg(long)]
     fairness: bool,
-    /// Not what the path carries by datagrams.
+    /// Do not measure the path by datagrams.
     #[arg(long)]
     no_udp: bool,
     /// Also COPY out and in, pg_basebackup, small queries and a first row with this database: a URL as
@@ -219,7 +219,7 @@ struct List {
     /// As JSON.
     #[arg(long)]
     json: bool,
-    /// The path to hold buffers against: its rate, as in 95Mbit/s [default: 100Mbit/s].
+    /// Rate of the path to compare buffers with, as in 95Mbit/s [default: 100Mbit/s].
     #[arg(long, value_name = "RATE", value_parser = rate)]
     rate: Option<u64>,
     /// Its round trip, as in 217ms [default: 100ms].

@@ -60,7 +60,7 @@ pub(super) async fn look(asking: &Asking<'_>, database: &DatabaseConfig) -> Vec<
     let Some(asker) = Asker::of(asking, database) else {
         let text =
             format!("database \"{name}\": functions not inspected; set `user` or `auth_user`");
-        return vec![(Grade::Ok, text)];
+        return vec![(Grade::Note, text)];
     };
     match timeout(SERVER_WAIT, ask(&asker, database)).await {
         Ok(Ok(census)) => {
@@ -71,7 +71,9 @@ pub(super) async fn look(asking: &Asking<'_>, database: &DatabaseConfig) -> Vec<
         }
         Ok(Err(reason)) => {
             let user = asker.user();
-            let text = format!("database \"{name}\" cannot be looked into as \"{user}\": {reason}");
+            let text = format!(
+                "database \"{name}\": functions cannot be inspected as user \"{user}\": {reason}"
+            );
             vec![(Grade::Warning, text)]
         }
         Err(_) => vec![silent(database)],
@@ -136,16 +138,16 @@ impl Census {
             0 => (
                 Grade::Ok,
                 format!(
-                    "database \"{name}\": no IMMUTABLE function reads a setting by its words, as \
-                     `custom_settings_in_plans = false` promises (those in C are not looked into)"
+                    "database \"{name}\": no IMMUTABLE function has a source that reads a setting, as \
+                     `custom_settings_in_plans = false` promises (functions in C are not inspected)"
                 ),
             ),
             count => (
                 Grade::Warning,
                 format!(
                     "database \"{name}\": `custom_settings_in_plans = false` promises that no IMMUTABLE \
-                     function reads a custom setting, and {} may: {}. Declare them STABLE, or take the \
-                     setting out: a client may get what follows from another's",
+                     function reads a custom setting, and {} may: {}. Declare them STABLE, or remove the \
+                     setting: a client may get a result of another client's value",
                     counted(count, "functions"),
                     listed(&self.planned)
                 ),
@@ -160,8 +162,8 @@ impl Census {
             found.push((
                 Grade::Warning,
                 format!(
-                    "database \"{name}\": what {} keep{} in variables of the language is not known \
-                     unless `stateful_functions` names them: {}",
+                    "database \"{name}\": Hawser cannot see what {} keep{} in variables of the \
+                     language, unless `stateful_functions` names them: {}",
                     counted(self.language.len(), "functions"),
                     if self.language.len() == 1 { "s" } else { "" },
                     listed(&self.language)
@@ -173,19 +175,21 @@ impl Census {
                 found.push((
                     Grade::Ok,
                     format!(
-                        "database \"{name}\": its sessions report what they hold, what functions do included"
+                        "database \"{name}\": the extension reports all session state, also what functions change"
                     ),
                 ));
                 return found;
             }
-            Some(Err(reason)) => format!("its extension `hawser` is not believed ({reason})"),
-            None => "it has not loaded the extension `hawser`".to_owned(),
+            Some(Err(reason)) => {
+                format!("the reports of its extension `hawser` are not used ({reason})")
+            }
+            None => "the extension `hawser` is not loaded".to_owned(),
         };
         if sources && !self.state.is_empty() {
             found.push((
                 Grade::Ok,
                 format!(
-                    "database \"{name}\": {extension}; what {} do{} to the session is known by the source: {}",
+                    "database \"{name}\": {extension}; Hawser reads in the source what {} do{} to the session: {}",
                     counted(self.state.len(), "functions"),
                     if self.state.len() == 1 { "es" } else { "" },
                     listed(&self.state)
@@ -197,7 +201,7 @@ impl Census {
         };
         if !sources && !self.state.is_empty() {
             warn(format!(
-                "what {} do{} to the session is lost unless the statement's text shows it: {}",
+                "what {} do{} to the session is lost, unless the statement's text shows it: {}",
                 counted(self.state.len(), "functions"),
                 if self.state.len() == 1 { "es" } else { "" },
                 listed(&self.state)
@@ -205,16 +209,16 @@ impl Census {
         }
         if self.dynamic > 0 {
             warn(format!(
-                "{} put{} statements together (EXECUTE), of which {} known",
+                "{} build{} statements (EXECUTE), of which Hawser sees {}",
                 counted(self.dynamic, "functions"),
                 if self.dynamic == 1 { "s" } else { "" },
-                if sources { "only what stands in strings is" } else { "nothing is" }
+                if sources { "only string constants" } else { "nothing" }
             ));
         }
         if found.is_empty() {
             found.push((
                 Grade::Ok,
-                format!("database \"{name}\": {extension}; no function of it changes its session"),
+                format!("database \"{name}\": {extension}; no function changes session state"),
             ));
         }
         found

@@ -15,7 +15,7 @@ const TOO_MANY: u32 = 0o037;
 
 /// PgBouncer does not start so.
 const AS_ROOT: &str =
-    "it runs as root, and needs no rights of root once it listens: name a user in [process]";
+    "it runs as root, and needs no root rights after the start: set `user` in [process]";
 
 /// What is wrong with whose permissions, a line each.
 pub(crate) fn files(config: &Config) -> Vec<String> {
@@ -25,7 +25,7 @@ pub(crate) fn files(config: &Config) -> Vec<String> {
             .iter()
             .any(|db| db.forced_user.as_ref().is_some_and(|user| user.password.is_some()));
     let named = [
-        (config.reload.auth.users_file.as_deref(), "passwords, or what proves them,"),
+        (config.reload.auth.users_file.as_deref(), "passwords or verifiers"),
         (config.reload.client_tls.client_tls_key_file.as_deref(), "a private key"),
         (config.start.etcd.etcd_key_file.as_deref(), "a private key"),
         (config.start.etcd.etcd_password_file.as_deref(), "a password"),
@@ -60,8 +60,8 @@ fn describe(path: &Path, what: &str) -> Option<String> {
     (mode & TOO_MANY != 0).then(|| {
         let who = if mode & 0o007 != 0 { "all users of this host" } else { "its group" };
         format!(
-            "{shown} holds {what} and has the permissions {mode:04o}: {who} may read or change it; \
-             0600 or 0640 are right"
+            "{shown} holds {what} and has mode {mode:04o}: {who} may read or change it; \
+             set 0600 or 0640"
         )
     })
 }

@@ -28,9 +28,9 @@ pub(super) async fn look(asking: &Asking<'_>, database: &DatabaseConfig) -> Opti
         return None;
     }
     if database.is_any() {
-        let text = "database \"*\": whether servers can serve clients themselves depends on the \
-                    database, and was not tried";
-        return Some((Grade::Ok, text.to_owned()));
+        let text = "database \"*\": not checked whether servers can serve clients themselves: \
+                    that depends on the database";
+        return Some((Grade::Note, text.to_owned()));
     }
     let name = &database.name;
     let against = by_configuration(asking.config, database);
@@ -72,7 +72,7 @@ fn by_configuration(config: &Config, database: &DatabaseConfig) -> Option<String
 
 async fn by_server(asking: &Asking<'_>, database: &DatabaseConfig) -> Option<String> {
     let Some(asker) = Asker::any(asking, database) else {
-        return Some("there is no user whose password is known to try it as".to_owned());
+        return Some("no user has a password to try it with".to_owned());
     };
     let mut talk = match asker.dial().await {
         Ok(dialled) => dialled.talk,

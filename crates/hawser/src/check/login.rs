@@ -104,18 +104,18 @@ async fn places(asker: &Asker) -> Result<Option<Places>, DialError> {
 fn reason(error: &DialError) -> Option<String> {
     let advice = match error {
         DialError::Refused { error, .. } if error.code == SqlState(*b"28P01") => {
-            "the password is not the one that the server has"
+            "the password is wrong, or there is no such role"
         }
         DialError::Refused { error, .. } if error.code == SqlState::INVALID_AUTHORIZATION => {
             let message = error.message.to_lowercase();
             if message.contains("pg_hba.conf") {
-                "the server's pg_hba.conf has no line that lets it in from here"
+                "no line of the server's pg_hba.conf admits it from this address"
             } else if message.contains("peer") || message.contains("ident") {
-                "not the password: the server's pg_hba.conf has `peer` or `ident` for this address, \
-                 which asks for the operating system's user. Set servers = [\"127.0.0.1:5432\"], or \
-                 change that line to scram-sha-256 before the others"
+                "not a wrong password: the server's pg_hba.conf has `peer` or `ident` for this address, \
+                 which compares the operating system's user. Set servers = [\"127.0.0.1:5432\"], or \
+                 put a line with scram-sha-256 before that line"
             } else {
-                "the role may not exist or not log in"
+                "the role does not exist, or may not log in"
             }
         }
         DialError::Refused { .. } | DialError::Authentication { .. } => "see the server's log",
@@ -143,12 +143,12 @@ impl Places {
         let pools = bounds.into_iter().filter_map(Limit::get).map(i64::from).fold(pools, i64::min);
         let (all, kept) = (self.all, self.kept);
         let text = format!(
-            "server {server} has max_connections = {all}, of which {kept} are reserved, and the pools of \
-             one user each may open {pools}, Hawser's own questions included"
+            "server {server} has max_connections = {all}, of which {kept} are reserved, and the pools may open \
+             {pools} with one user for each database, Hawser's own connections included"
         );
         Some(if pools > all - kept {
             let advice = "set max_server_connections_per_server, or smaller pools";
-            (Grade::Warning, format!("{text}, reserves included: {advice}"))
+            (Grade::Warning, format!("{text}: {advice}"))
         } else {
             (Grade::Ok, text)
         })
@@ -159,7 +159,7 @@ impl Places {
         let (name, pools) = (&database.name, largest(database));
         let text = format!(
             "database \"{name}\": role \"{user}\" may have {limit} connections (CONNECTION LIMIT), and \
-             its pool may open {pools}, reserves and Hawser's own questions included"
+             its pool may open {pools}, reserves and Hawser's own connection included"
         );
         Some((Grade::Warning, text))
     }

@@ -36,7 +36,7 @@ pub(super) fn take(config: &Config) -> Vec<(Grade, String)> {
         let why = socket(path)?;
         Some(if path.parent() == Some(Path::new(OF_THE_UNIT)) {
             let text =
-                "is not there yet, or another user's: hawser.service makes it when it starts";
+                "does not exist yet, or belongs to another user: hawser.service creates it at its start";
             (Grade::Warning, format!("{name}: {OF_THE_UNIT} {text}"))
         } else {
             (Grade::Error, format!("{name}: {why}"))
@@ -66,10 +66,10 @@ fn socket(path: &Path) -> Option<String> {
     };
     let (shown, of) = (directory.display(), path.display());
     if !directory.is_dir() {
-        return Some(format!("there is no directory {shown} for {of}: make it"));
+        return Some(format!("there is no directory {shown} for {of}: create it"));
     }
     let error = hawser_sys::process::may_write(directory).err()?;
-    Some(format!("{of} cannot be made in {shown}: {error}"))
+    Some(format!("{of} cannot be created in {shown}: {error}"))
 }
 
 #[cfg(test)]

@@ -12,15 +12,15 @@ use crate::dial::hand_over::{NotHandedOver, begin};
 pub(super) async fn look(asking: &Asking<'_>, database: &DatabaseConfig) -> Option<Found> {
     database.hand_over_secret_file.as_ref()?;
     if database.is_any() {
-        let text = "database \"*\": whether server connections can be handed over to clients \
-                    depends on the database, and was not tried";
-        return Some((Grade::Ok, text.to_owned()));
+        let text = "database \"*\": not checked whether server connections can be handed over to \
+                    clients: that depends on the database";
+        return Some((Grade::Note, text.to_owned()));
     }
     let name = &database.name;
     let (can, cannot) = if database.is_shared_by_users() {
         ("users share its server connections", "users cannot share server connections")
     } else {
-        ("its server is told of each client", "the server cannot be told of clients")
+        ("its server learns who each client is", "the server cannot learn who clients are")
     };
     Some(match timeout(SERVER_WAIT, try_it(asking, database)).await {
         Ok(Ok(())) => (Grade::Ok, format!("database \"{name}\": {can}")),
@@ -31,7 +31,7 @@ pub(super) async fn look(asking: &Asking<'_>, database: &DatabaseConfig) -> Opti
 
 async fn try_it(asking: &Asking<'_>, database: &DatabaseConfig) -> Result<(), String> {
     let Some(secret) = asking.connectings.secret_of(database) else {
-        return Err("it has no secret".to_owned());
+        return Err("there is no secret".to_owned());
     };
     let Some(asker) = Asker::of(asking, database) else {
         return Err("there is no `user` or `auth_user` to try it as".to_owned());

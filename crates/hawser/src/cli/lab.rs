@@ -51,13 +51,13 @@ enum LabCommand {
     Run(Run),
     /// End a network, and what runs inside.
     Down(Down),
-    /// Say which networks are up, and which descriptions come with the program.
+    /// List networks that are up, and descriptions that come with the program.
     List(Format),
-    /// Say what a network has done since it is up.
+    /// Print what a network has done since it is up.
     Report(Report),
     /// Print a description that comes with the program.
     Show(Show),
-    /// Prove rate, delay, loss and limits on this machine, within 2 %.
+    /// Check rate, delay, loss and limits on this machine, within 2 %.
     Selftest(Selftest),
 }
 
@@ -66,10 +66,10 @@ struct Up {
     /// A description: a file, or the name of one that comes with the program.
     #[arg(value_name = "FILE|NAME")]
     description: String,
-    /// What to call it [default: the description's name].
+    /// Name of the network [default: the description's].
     #[arg(long)]
     name: Option<String>,
-    /// What all of its chance follows from.
+    /// Seed of all random numbers.
     #[arg(long, default_value_t = 1)]
     seed: u64,
     /// Stay in the foreground: the network is up until this process ends.
@@ -84,10 +84,10 @@ struct Up {
 struct Run {
     /// The network.
     name: String,
-    /// On which host [default: the first].
+    /// Host on which it runs [default: the first].
     #[arg(long, value_name = "HOST")]
     on: Option<String>,
-    /// Say on standard error, or write to FILE, what the network did meanwhile.
+    /// Print on standard error, or write to FILE, what the network did meanwhile.
     #[arg(long, value_name = "FILE", num_args = 0..=1)]
     report: Option<Option<PathBuf>>,
     /// Write the same to a file, as JSON.
@@ -106,7 +106,7 @@ struct Down {
     /// The network.
     #[arg(required_unless_present = "all", conflicts_with = "all")]
     name: Option<String>,
-    /// All of this user's.
+    /// All networks of this user.
     #[arg(long)]
     all: bool,
 }

@@ -59,7 +59,7 @@ fn entries(table: Table, old: &Entries, new: &Entries, all: &mut Vec<String>) {
     let names: BTreeSet<&String> = old.keys().chain(new.keys()).collect();
     for name in names {
         match (old.get(name), new.get(name)) {
-            (Some(_), None) => all.push(format!("{table} {name} is gone")),
+            (Some(_), None) => all.push(format!("{table} {name} removed")),
             (None, Some(_)) => all.push(format!("{table} {name} is new")),
             (Some((old, old_secret)), Some((new, new_secret))) => {
                 differences(&format!("{table} {name}: "), old, new, all);
@@ -115,7 +115,7 @@ mod tests {
             "[[database]] app: connect_query changed",
             "[[database]] app: password changed",
             "[[database]] new is new",
-            "[[database]] old is gone",
+            "[[database]] old removed",
             "[[user]] ann is new",
         ];
         let mut sorted: Vec<_> = changes.iter().map(String::as_str).collect();

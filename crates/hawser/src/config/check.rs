@@ -368,7 +368,7 @@ impl<'a> Check<'a> {
         if let (Some(method @ (AuthType::Trust | AuthType::Any)), Some(open)) =
             (auth.auth_type, open)
         {
-            let message = format!("auth_type: {method} lets in whoever reaches {open}");
+            let message = format!("auth_type: {method} admits every client that reaches {open}");
             self.warn(Table::Auth, "auth_type", message);
         }
         let names: HashSet<_> = config.databases.iter().filter_map(|e| e.name.as_deref()).collect();
@@ -401,7 +401,7 @@ impl<'a> Check<'a> {
                 Table::Auth,
                 0,
                 "",
-                "nobody could log in. Give users in one of three ways: users_file = \
+                "no client could log in. Give users in one of three ways: users_file = \
                  \"userlist.txt\" in [auth] (PgBouncer's format); [[user]] entries with name and \
                  password; or auth_user in [auth], who looks users up on the server by auth_query",
             );

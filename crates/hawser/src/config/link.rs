@@ -68,7 +68,7 @@ pub(super) fn link_of(name: &str, entry: &LinkEntry) -> Result<Options, Wrong> {
     let key = entry.key.clone().ok_or(("key", "key: it is required".to_owned()))?;
     let peers = each("peers", &entry.peers, PublicKey::parse)?;
     if peers.is_empty() && entry.peers_file.is_none() {
-        let message = "peers: without a key of the other end nobody could be let in";
+        let message = "peers: without a key of the other end, no peer could connect";
         return Err(("peers", message.to_owned()));
     }
     let grace = entry.grace;

@@ -550,12 +550,12 @@ settings! {
         /// of a pool whose server connections still serve others. 0: clients wait, up to
         /// `query_wait_timeout`.
         server_down_timeout: Timeout = "0", example "\"2s\"", unit Seconds;
-        /// Time between two looks at each server of databases with `target_session_attrs` or
-        /// `max_replica_lag`: one short connection, which no limit counts, asks whether the server is
-        /// a primary, read-only, how far its WAL has come, and whether it takes sessions. A server that
-        /// is not what its database asks for any more is left at once: idle server connections are
-        /// closed, others at the end of their transaction. 0: servers are asked at connect alone, and
-        /// `max_replica_lag` has no effect.
+        /// Time between two probes of each server of databases with `target_session_attrs` or
+        /// `max_replica_lag`: one short connection, which no limit counts, asks whether the server
+        /// is a primary, read-only, how far its WAL has come, and whether it takes sessions. A
+        /// server that is no longer what its database asks for is left at once: idle server
+        /// connections are closed, others at the end of their transaction. 0: servers are asked at
+        /// connect alone, and `max_replica_lag` has no effect.
         server_probe_interval: Timeout = "1s", example "\"5s\"", unit Seconds;
         /// How long a server's machine may be silent on TCP before a connection to it is given up:
         /// no answer to a connect, no acknowledgement of what was sent, no answer to a keepalive
@@ -594,9 +594,9 @@ settings! {
         /// data counts as a query at work: `query_timeout` and `transaction_timeout` end it.
         idle_transaction_timeout: Timeout = "0", example "\"90s\"", unit Seconds,
             pgbouncer "idle_transaction_timeout";
-        /// How long a client of transaction or statement mode may be idle outside of a transaction while
-        /// it keeps a server connection for session state that does not move. It is then disconnected
-        /// (57P05), and its state is gone.
+        /// How long a client of transaction or statement mode may be idle outside of a transaction
+        /// while it keeps a server connection for session state that does not move. It is then
+        /// disconnected (57P05), and its state is lost.
         pin_timeout: Timeout = "0", example "\"10min\"", unit Seconds;
         /// How long a transaction may take.
         transaction_timeout: Timeout = "0", example "\"10min\"", unit Seconds,
@@ -605,7 +605,7 @@ settings! {
         /// and no server connection can be had for that one. The time begins when the other has
         /// waited for a second; by then the connection of the client that does not read no longer
         /// counts against `pool_size`, up to `idle_transaction_reserve`. The client is then
-        /// disconnected, and its server connection closed. A client that goes on reading, however
+        /// disconnected, and its server connection closed. A client that keeps reading, however
         /// slowly, is not disconnected. Never in session mode or replication.
         client_write_timeout: Timeout = "2s", example "\"10s\"", unit Seconds;
         /// How long a client may stop sending within a message of more than 16 KiB while another
@@ -620,7 +620,7 @@ settings! {
     AdminSettings in Admin, Restart {
         /// Where metrics (`/metrics`), health (`/healthz`, `/readyz`) and the dashboard (`/`) are.
         /// They have no password: use loopback or a proxy. "" turns them off. If no address is set
-        /// here and the default is taken, Hawser logs that and goes on without them.
+        /// here and the default is taken, Hawser logs a warning and runs without them.
         http_address: OptionalAddress = "127.0.0.1:9632", example "\"127.0.0.1:9700\"";
         /// Host names to which these pages are shown, beside IP addresses, `localhost`, names
         /// without a dot and the host's own name; others get 421. Otherwise a web page could read

@@ -26,7 +26,7 @@ const WITHOUT_EQUIVALENT: &[(&str, &str)] = &[
     ("scram_iterations", "the stored secret says the count"),
     ("server_check_delay", "dead server connections are noticed at once"),
     ("server_check_query", "dead server connections are noticed at once"),
-    ("server_reset_query_always", "outside of session mode state is never left behind"),
+    ("server_reset_query_always", "outside of session mode no state is left"),
     ("service_name", "Hawser is named by its service manager"),
     ("so_reuseport", "one process uses all cores: see loops in [process]"),
     ("suspend_timeout", "there is no SUSPEND"),

@@ -40,7 +40,7 @@ impl Unencrypted {
     pub(super) fn encrypted(&self, server: &ServerAddress) {
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if all.remove(server).is_some() {
-            tracing::info!(%server, "the server is spoken to by TLS again");
+            tracing::info!(%server, "the server is used with TLS again");
         }
     }
 

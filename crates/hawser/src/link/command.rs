@@ -32,24 +32,24 @@ pub struct Link {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Make a key for this end, and print the public key that the other end is given.
+    /// Create a key for this end, and print its public key for the other end.
     Keygen(Keygen),
-    /// The far end: take near ends, and connect them to what is allowed.
+    /// Run the far end: accept near ends, and connect them to the allowed targets.
     Accept(Accept),
-    /// The near end: listen for programs, and carry their connections to the far end.
+    /// Run the near end: listen for programs, and carry their connections to the far end.
     Dial(Dial),
-    /// What a running one is doing: paths and streams.
+    /// Print what a running link does: paths and streams.
     Status(Status),
-    /// Watch a running one in the terminal: paths, streams, what each carries.
+    /// Watch a running link in the terminal: paths, streams, what each carries.
     Top(Top),
 }
 
 #[derive(Debug, Args)]
 struct Keygen {
-    /// The key's new file.
+    /// The new file.
     #[arg(value_name = "FILE")]
     file: PathBuf,
-    /// Print the public key of a file that is there.
+    /// Print the public key of an existing file.
     #[arg(long)]
     show: bool,
 }
@@ -62,7 +62,7 @@ struct Common {
     /// The other end's public key; may be repeated, so that keys can be changed.
     #[arg(long, value_name = "KEY", value_parser = PublicKey::parse)]
     peer: Vec<PublicKey>,
-    /// A file of further ones, one a line; SIGHUP reads it again.
+    /// A file of further public keys, one a line; SIGHUP reads it again.
     #[arg(long, value_name = "FILE")]
     peers: Option<PathBuf>,
     /// How long connections wait while no path works, as in 20s.
@@ -84,7 +84,7 @@ struct Accept {
     /// Where near ends connect: address:port; may be repeated.
     #[arg(long, value_name = "ADDR", default_value = "0.0.0.0:6433", value_parser = address)]
     listen: Vec<SocketAddr>,
-    /// What may be reached: host:port; may be repeated. Nothing else is.
+    /// A target that near ends may reach, host:port; may be repeated. All others are refused.
     #[arg(long, value_name = "HOST:PORT", required = true, value_parser = target)]
     allow: Vec<String>,
     #[command(flatten)]
@@ -105,7 +105,7 @@ struct Dial {
     /// Where programs connect: address:port; as often as --to.
     #[arg(long, value_name = "ADDR", required = true, value_parser = address)]
     listen: Vec<SocketAddr>,
-    /// Where the far end connects them: host:port, as the far end's --allow has it.
+    /// Where the far end connects them: host:port, one of the far end's --allow.
     #[arg(long, value_name = "HOST:PORT", required = true, value_parser = target)]
     to: Vec<String>,
     #[command(flatten)]
@@ -114,7 +114,7 @@ struct Dial {
 
 #[derive(Debug, Args)]
 struct Status {
-    /// The socket of a running one.
+    /// The socket of a running link.
     #[arg(long, value_name = "PATH")]
     socket: PathBuf,
     /// As JSON.
@@ -124,7 +124,7 @@ struct Status {
 
 #[derive(Debug, Args)]
 struct Top {
-    /// The socket of a running one.
+    /// The socket of a running link.
     #[arg(long, value_name = "PATH")]
     socket: PathBuf,
     /// Time between two looks, as in 1s.

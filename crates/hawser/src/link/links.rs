@@ -107,7 +107,9 @@ impl Links {
             for config in &before {
                 match Running::start(config) {
                     Ok(one) => started.push(one),
-                    Err(error) => error!("a link does not go on as before: {error}"),
+                    Err(error) => {
+                        error!("cannot restart a link with its old configuration: {error}")
+                    }
                 }
             }
         }

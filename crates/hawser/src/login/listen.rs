@@ -187,7 +187,7 @@ pub fn open_all(
                     && source.raw_os_error() == Some(97 /* EAFNOSUPPORT */)
                     && settings.address.len() > 1 =>
             {
-                tracing::info!(%address, "this host has no IPv6: goes on without");
+                tracing::info!(%address, "this host has no IPv6: continuing without it");
             }
             Err(error) => return Err(error),
         }

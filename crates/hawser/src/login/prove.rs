@@ -69,7 +69,7 @@ fn interfaces() -> Vec<Interface> {
             all.into_iter().map(|one| Interface { addr: one.address, mask: one.mask }).collect()
         }
         Err(error) => {
-            tracing::warn!(%error, "samehost and samenet of hba_file fit nobody");
+            tracing::warn!(%error, "cannot read the addresses of this host: samehost and samenet of hba_file match no client");
             Vec::new()
         }
     }

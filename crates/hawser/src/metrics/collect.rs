@@ -144,7 +144,7 @@ impl Collector for Collect {
             let help = "Clients that keep their server connection between transactions, by reason";
             let values = pins.iter().map(|(reason, (count, _))| ([("reason", *reason)], *count));
             gauges(&mut encoder, "pinned_clients", help, None, values)?;
-            let help = "For how long a client has kept its server connection at most, by reason";
+            let help = "Longest time that a client has kept its server connection, by reason";
             let values = pins.iter().map(|(reason, (_, age))| ([("reason", *reason)], *age));
             gauges(&mut encoder, "oldest_pin_seconds", help, None, values)?;
         }
@@ -239,7 +239,7 @@ fn connections(encoder: &mut DescriptorEncoder<'_>, series: &BySeries) -> fmt::R
         }),
         (
             "exact_servers",
-            "Server connections whose server tells exactly what their sessions hold (the extension)",
+            "Server connections whose server reports session state (the extension)",
             |s| s.exact,
         ),
         (
@@ -255,7 +255,7 @@ fn connections(encoder: &mut DescriptorEncoder<'_>, series: &BySeries) -> fmt::R
         let values = series.iter().map(|(key, series)| (labels(key), read(series)));
         gauges(encoder, name, help, None, values)?;
     }
-    let help = "How long the client has waited that has waited longest";
+    let help = "Longest time that a waiting client has waited";
     let waits = series
         .iter()
         .map(|(key, series)| (labels(key), series.oldest_wait_us as f64 / MICROSECONDS));
@@ -273,17 +273,17 @@ fn standings(encoder: &mut DescriptorEncoder<'_>, pooler: &dyn Pooler) -> fmt::R
     let up =
         rows.iter().filter_map(|row| Some((labels_of_server(row), u64::from(row.state.is_up()?))));
     gauges(encoder, "server_up", help, None, up)?;
-    let help = "1 where a server is one that its database, or a user, uses now";
+    let help = "1 if the database, or one of its users, uses the server now";
     let known = rows.iter().filter(|row| row.state != ServerState::Unknown);
     let fit = known.map(|row| (labels_of_server(row), u64::from(row.state == ServerState::Up)));
     gauges(encoder, "server_fit", help, None, fit)?;
-    let help = "1 with what a server is, where servers are looked at: primary or standby";
+    let help = "1, with the role of a server (primary or standby), where servers are probed";
     let roles = rows.iter().filter_map(|row| {
         let [database, server] = labels_of_server(row);
         Some(([database, server, ("role", row.role?.name())], 1_u64))
     });
     gauges(encoder, "server_role", help, None, roles)?;
-    let help = "How far a standby is behind the primary, where both are looked at";
+    let help = "Replication lag of a standby, where the primary is probed, too";
     let lags =
         rows.iter().filter_map(|row| Some((labels_of_server(row), row.role?.lag()?.as_secs_f64())));
     gauges(encoder, "server_lag", help, Some(&Unit::Seconds), lags)
@@ -358,12 +358,7 @@ fn counters(encoder: &mut DescriptorEncoder<'_>, series: &BySeries) -> fmt::Resu
     type Read = fn(&Series) -> u64;
     let all: [(&str, &str, Option<Unit>, Read); 13] = [
         ("notifications_heard", "Notifications that came for clients", None, |s| s.heard),
-        (
-            "notifications",
-            "Notifications for clients, counted for each that is to have it",
-            None,
-            |s| s.notified,
-        ),
+        ("notifications", "Notifications sent to clients", None, |s| s.notified),
         (
             "settings_mismatches",
             "Server connections closed because their servers reported other settings than they \
@@ -460,12 +455,12 @@ fn tallies(encoder: &mut DescriptorEncoder<'_>, pooler: &dyn Pooler) -> fmt::Res
         ("cancel_requests", "Cancel requests from clients", &tally.cancel_requests),
         (
             "cancel_requests_sent_on",
-            "Cancel requests that were sent on to another pooler, of `peers`",
+            "Cancel requests forwarded to another pooler of `peers`",
             &tally.cancel_requests_sent_on,
         ),
         (
             "accept_failures",
-            "Times that no connection could be accepted, for want of descriptors or memory",
+            "Times that no connection could be accepted, for lack of descriptors or memory",
             &tally.accept_failures,
         ),
     ] {
@@ -485,7 +480,7 @@ fn tallies(encoder: &mut DescriptorEncoder<'_>, pooler: &dyn Pooler) -> fmt::Res
         ),
         (
             "server_logins",
-            "Openings of server connections",
+            "Attempts to open server connections",
             &tally.server_logins,
             &tally.server_login_failures,
         ),
@@ -494,13 +489,13 @@ fn tallies(encoder: &mut DescriptorEncoder<'_>, pooler: &dyn Pooler) -> fmt::Res
             [([("outcome", "done")], done.get()), ([("outcome", "failed")], failed.get())];
         counts(encoder, name, help, None, outcomes)?;
     }
-    let help = "Connections of clients that are on their way in";
+    let help = "Connections of clients that are logging in";
     gauges(encoder, "logging_in", help, None, [([], tally.logging_in())])
 }
 
 fn process(encoder: &mut DescriptorEncoder<'_>, pooler: &dyn Pooler) -> fmt::Result {
     encoder
-        .encode_descriptor("build", "The version that runs", None, MetricType::Info)?
+        .encode_descriptor("build", "Version", None, MetricType::Info)?
         .encode_info(&[("version", env!("CARGO_PKG_VERSION"))])?;
     let figures = ProcessFigures::read();
     let config = pooler.config();
@@ -510,7 +505,7 @@ fn process(encoder: &mut DescriptorEncoder<'_>, pooler: &dyn Pooler) -> fmt::Res
         ("event_loops", "Event loops", pooler.loops().count() as u64),
         (
             "fallbacks",
-            "What does not work and is done otherwise, see hawser status",
+            "Fallbacks in use: what this host or a server does not support, see hawser status",
             pooler.fallbacks().len() as u64,
         ),
         ("max_clients", "Clients that there may be", config.reload.limits.max_client_conn.into()),
@@ -536,27 +531,27 @@ fn process(encoder: &mut DescriptorEncoder<'_>, pooler: &dyn Pooler) -> fmt::Res
         ("process_resident_memory", "Memory in RAM", figures.resident_bytes),
         (
             "prepared_statements_memory",
-            "What texts and names of prepared statements take, see prepared_statements_memory",
+            "Memory for texts and names of prepared statements, see prepared_statements_memory",
             statements,
         ),
     ] {
         gauges(encoder, name, help, Some(&Unit::Bytes), [([], value)])?;
     }
     let seconds = Some(&Unit::Seconds);
-    let help = "Processor time, in the kernel and outside of it";
+    let help = "Processor time, user and system";
     counts(encoder, "process_cpu", help, seconds, [([], figures.cpu_seconds)])?;
     let since_1970 =
         |at: SystemTime| at.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64();
     let help = "When the process began to serve, since 1970";
     gauges(encoder, "process_start_time", help, seconds, [([], since_1970(pooler.started()))])?;
     let reload = pooler.last_reload();
-    let help = "1 where the last reload, or the start, has put the configuration in force, 0 where it was refused";
+    let help = "1 if the last reload, or the start, has put the configuration in force, 0 if it was refused";
     let success = u64::from(reload.refused.is_none());
     gauges(encoder, "last_reload_success", help, None, [([], success)])?;
     let help = "When the last reload, or the start, was, since the Unix epoch";
     gauges(encoder, "last_reload_time", help, seconds, [([], since_1970(reload.at))])?;
     let clients = pooler.predecessor().map_or(0, |predecessor| predecessor.clients as u64);
-    let help = "Clients that the process still has whose place this one has taken";
+    let help = "Clients of the process from which this one has taken over";
     gauges(encoder, "predecessor_clients", help, None, [([], clients)])
 }
 
@@ -582,10 +577,10 @@ fn bypass(encoder: &mut DescriptorEncoder<'_>, pooler: &dyn Pooler) -> fmt::Resu
     let Some(standing) = pooler.bypass().and_then(BypassUsage::standing) else { return Ok(()) };
     let help = "1 if local connections go past TCP, 0 after hawser bypass off";
     gauges(encoder, "bypass_on", help, None, [([], u64::from(standing.on))])?;
-    let help = "Local connections with both ends taken in";
+    let help = "Local connections that bypass TCP";
     gauges(encoder, "bypass_connections", help, None, [([], standing.pairs)])?;
     let counters = standing.counters;
-    let help = "Messages of these, by what they went over and why, see docs/bypass.md";
+    let help = "Messages of local connections, by what carried them and why, see docs/bypass.md";
     let rows = [
         ([("path", "bypass"), ("reason", "")], counters.redirected),
         ([("path", "tcp"), ("reason", "full")], counters.passed_full),

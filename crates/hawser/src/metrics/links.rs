@@ -101,9 +101,12 @@ fn totals(encoder: &mut DescriptorEncoder<'_>, reports: &[Arc<Report>]) -> fmt::
     type Read = fn(&Totals) -> u64;
     let all: [(&str, &str, Option<Unit>, Read); 8] = [
         ("link_streams_opened", "Connections that links have carried", None, |t| t.streams_opened),
-        ("link_streams_reset", "Of these, those that were reset by either end", None, |t| {
-            t.streams_reset
-        }),
+        (
+            "link_streams_reset",
+            "Connections carried by links that either end has reset",
+            None,
+            |t| t.streams_reset,
+        ),
         ("link_taken", "Bytes from local connections of links", Some(Unit::Bytes), |t| {
             t.taken_bytes
         }),
@@ -122,12 +125,9 @@ fn totals(encoder: &mut DescriptorEncoder<'_>, reports: &[Arc<Report>]) -> fmt::
         ("link_compressed_from", "Bytes that links have compressed", Some(Unit::Bytes), |t| {
             t.compressed_from_bytes
         }),
-        (
-            "link_compressed_to",
-            "What links have sent in place of those that they have compressed",
-            Some(Unit::Bytes),
-            |t| t.compressed_to_bytes,
-        ),
+        ("link_compressed_to", "Compressed bytes that links have sent", Some(Unit::Bytes), |t| {
+            t.compressed_to_bytes
+        }),
     ];
     for (name, help, unit, read) in all {
         let of = |report: &'_ Arc<Report>| read(&report.totals);
@@ -145,7 +145,7 @@ fn of_lines(encoder: &mut DescriptorEncoder<'_>, lines: &Lines) -> fmt::Result {
         }),
         (
             "link_line_carries",
-            "What the paths of a link between two addresses carry of late in a second, both ways",
+            "Bytes a second that the paths of a link between two addresses carry now, both ways",
             Some(Unit::Bytes),
             |line| Some(line.carries as f64),
         ),
@@ -157,7 +157,7 @@ fn of_lines(encoder: &mut DescriptorEncoder<'_>, lines: &Lines) -> fmt::Result {
         ),
         (
             "link_line_sent_again",
-            "Which part of their segments TCP has sent again on a link's paths between two addresses",
+            "Share of segments that TCP has retransmitted on a link's paths between two addresses",
             Some(Unit::Other("ratio".to_owned())),
             |line| Some(line.segments_again as f64 / (line.segments_sent as f64).max(1.0)),
         ),

@@ -37,24 +37,24 @@ pub(super) fn encode(encoder: &mut DescriptorEncoder<'_>, queries: &Queries) -> 
     };
     let help = "Executions of the statements that have taken the most time (SHOW QUERIES)";
     counts(encoder, "query_calls", help, None, rows().map(|(of, row)| (of, row.counts.calls)))?;
-    let help = "Executions of these that have ended with an error";
+    let help = "Executions of the statements of SHOW QUERIES that ended with an error";
     counts(encoder, "query_errors", help, None, rows().map(|(of, row)| (of, row.counts.errors)))?;
-    let help = "Rows that these have returned or changed";
+    let help = "Rows that the statements of SHOW QUERIES have returned or changed";
     counts(encoder, "query_rows", help, None, rows().map(|(of, row)| (of, row.counts.rows)))?;
     let seconds = Some(&Unit::Seconds);
     let in_seconds = |micros: u64| micros as f64 / MICROSECONDS;
-    let help = "Time that these have taken at the server";
+    let help = "Time that the statements of SHOW QUERIES have taken at the server";
     let times = rows().map(|(of, row)| (of, in_seconds(row.counts.time_us)));
     counts(encoder, "query_time", help, seconds, times)?;
-    let help = "Time for which clients have waited for a server connection before these";
+    let help = "Time for which clients waited for a server connection before the statements of SHOW QUERIES";
     let waits = rows().map(|(of, row)| (of, in_seconds(row.counts.wait_us)));
     counts(encoder, "query_wait_time", help, seconds, waits)?;
-    let help = "The time that 99 of 100 executions of these do not exceed";
+    let help = "Time that 99 of 100 executions of a statement of SHOW QUERIES do not exceed";
     let times = rows().map(|(of, row)| (of, in_seconds(row.counts.times.per_mille(990))));
     gauges(encoder, "query_p99", help, seconds, times)?;
-    let help = "Executions of statements that were forgotten: more than an event loop counts apart";
+    let help = "Executions of statements that SHOW QUERIES counts as other";
     counts(encoder, "other_query_calls", help, None, [([], queries.other.calls)])?;
-    let help = "Statements that were forgotten";
+    let help = "Statements that SHOW QUERIES has forgotten";
     counts(encoder, "forgotten_queries", help, None, [([], queries.forgotten)])
 }
 

@@ -37,16 +37,16 @@ pub struct Mptcp {
 enum Command {
     /// The kernel, its settings, endpoints, and every MPTCP connection with its subflows.
     Status(Status),
-    /// Make the endpoints and limits that this machine needs.
+    /// Create the endpoints and limits that this machine needs.
     Setup(SetupCommand),
-    /// Open, replace and close the subflows of all connections, by what each of them carries.
+    /// Open, replace and close the subflows of all connections, by what each carries.
     Manage(Manage),
     /// Puts the path manager's setting back when `manage` is killed; it starts this itself.
     #[command(hide = true)]
     Watchdog(Watchdog),
-    /// Take away what `setup` has made, and nothing else.
+    /// Undo `setup`, and nothing else.
     Undo(Undo),
-    /// Run a program with MPTCP in place of TCP, and all that it starts.
+    /// Run a program, and all that it starts, with MPTCP in place of TCP.
     #[command(after_help = RUN_EXIT_CODES)]
     Run(Run),
 }
@@ -56,7 +56,7 @@ struct Status {
     /// As JSON; with --watch, one object a line.
     #[arg(long)]
     json: bool,
-    /// Again every so many seconds.
+    /// Repeat every SECONDS.
     #[arg(long, value_name = "SECONDS", num_args = 0..=1, default_missing_value = "1",
           value_parser = clap::value_parser!(u64).range(1..=3600))]
     watch: Option<u64>,
@@ -103,17 +103,17 @@ struct Setup {
     /// Use this address [default: all on interfaces with a default route].
     #[arg(long, value_name = "ADDR")]
     address: Vec<IpAddr>,
-    /// Only say what would be done.
+    /// Only print what would be done.
     #[arg(long)]
     dry_run: bool,
-    /// Do it again whenever this machine starts: a systemd unit.
+    /// Repeat it at each start of this machine, by a systemd unit.
     #[arg(long)]
     persist: bool,
 }
 
 #[derive(Debug, Args)]
 struct Run {
-    /// Say at the end what became of the program's sockets.
+    /// Report at the end what happened to the program's sockets.
     #[arg(long)]
     verbose: bool,
     /// The program and its arguments.
@@ -123,7 +123,7 @@ struct Run {
 
 #[derive(Debug, Args)]
 struct Manage {
-    /// Write what each look sees to this file: JSON, one object a line.
+    /// Write each observation to this file: JSON, one object a line.
     #[arg(long, value_name = "FILE")]
     trace: Option<PathBuf>,
     /// End when this process does.
@@ -145,7 +145,7 @@ struct Watchdog {
 
 #[derive(Debug, Args)]
 struct Undo {
-    /// Only say what would be done.
+    /// Only print what would be done.
     #[arg(long)]
     dry_run: bool,
 }

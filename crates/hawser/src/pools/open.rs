@@ -651,7 +651,7 @@ fn read_report(pool: &Pool, text: &[u8]) -> Option<Report> {
 pub fn say_unreadable(database: &str, user: &str, error: ReportError) {
     tracing::warn!(
         database, user, %error,
-        "what the server's extension reports of sessions is not believed: they are served as without it"
+        "the reports of the server's extension are not used: sessions are served as without it"
     );
 }
 

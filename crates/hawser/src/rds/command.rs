@@ -33,20 +33,19 @@ pub struct Rds {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Whether a host answers, and how fast.
+    /// Check that a host answers, and how fast.
     Ping(Ping),
-    /// Messages between groups of tasks on two hosts: how many, how fast. Without -s it waits for one
-    /// with -s.
+    /// Measure messages between tasks on two hosts. Without -s it waits for the end with -s.
     Stress(Stress),
-    /// What a running proxy is doing: lanes, queues, sequence numbers, retransmissions.
+    /// Print what a running proxy does: lanes, queues, sequence numbers, retransmissions.
     Info(Info),
-    /// Datagrams for programs of this machine, by a unix socket; answers pings.
+    /// Carry datagrams for programs of this machine, by a unix socket; answer pings.
     Proxy(ProxyCommand),
 }
 
 #[derive(Debug, Args)]
 struct Transport {
-    /// TCP's port, here and there.
+    /// TCP port of both hosts.
     #[arg(long, value_name = "PORT", default_value_t = TCP_PORT,
           value_parser = clap::value_parser!(u16).range(1..))]
     tcp_port: u16,
@@ -60,13 +59,13 @@ struct Transport {
 
 #[derive(Debug, Args)]
 struct Ping {
-    /// Whom.
+    /// The host to ping.
     #[arg(value_name = "HOST")]
     to: String,
-    /// How many [default: until it is ended].
+    /// Number of pings [default: no limit].
     #[arg(short, value_name = "COUNT", value_parser = clap::value_parser!(u64).range(1..))]
     count: Option<u64>,
-    /// Time between two: seconds, or as in 10ms or 500us.
+    /// Time between two pings: seconds, or as in 10ms or 500us.
     #[arg(short, value_name = "TIME", default_value = "1", value_parser = interval)]
     interval: Duration,
     /// This machine's address to ping from [default: that of the route there].
@@ -78,13 +77,13 @@ struct Ping {
 
 #[derive(Debug, Args)]
 struct Stress {
-    /// The other end, which waits there.
+    /// The host of the other end, which waits.
     #[arg(short, long = "send-addr", value_name = "HOST")]
     send: Option<String>,
     /// This end's address [default: that of the connection].
     #[arg(short, long = "recv-addr", value_name = "ADDR")]
     receive: Option<IpAddr>,
-    /// TCP's port on which the ends meet; RDS ports follow.
+    /// TCP port of both ends; RDS ports follow it.
     #[arg(short, long, value_name = "PORT", default_value_t = 4000, value_parser = clap::value_parser!(u16).range(2..))]
     port: u16,
     /// Bytes of an answer.
@@ -93,7 +92,7 @@ struct Stress {
     /// Bytes of a request.
     #[arg(short = 'q', long = "req-bytes", value_name = "BYTES", default_value = "1024", value_parser = bytes)]
     request: usize,
-    /// Requests that each task has unanswered to each task of the other end.
+    /// Unanswered requests at a time, from each task to each task of the other end.
     #[arg(short, long, value_name = "N", default_value_t = 1)]
     depth: u32,
     /// Tasks of each end.
@@ -105,31 +104,31 @@ struct Stress {
     /// Requests go one way only.
     #[arg(short)]
     one_way: bool,
-    /// Compare what comes with what was sent.
+    /// Compare what arrives with what was sent.
     #[arg(short, long)]
     verify: bool,
-    /// Only the average.
+    /// Print only the average.
     #[arg(short = 'z', long = "report-summary")]
     summary_only: bool,
-    /// Use of all processors.
+    /// Print the use of all processors.
     #[arg(short, long = "report-cpu")]
     cpu: bool,
-    /// Before all ordinary threads (SCHED_FIFO); needs CAP_SYS_NICE. On the end where it is given.
+    /// Run with real-time priority (SCHED_FIFO), on this end; needs CAP_SYS_NICE.
     #[arg(short = 'R', long)]
     rtprio: bool,
-    /// A line for each message, on standard error. On the end where it is given.
+    /// Print a line for each message on standard error, on this end.
     #[arg(short = 'V', long)]
     trace: bool,
-    /// What is to be done, before it is.
+    /// Print the parameters before the start.
     #[arg(long)]
     show_params: bool,
-    /// Each second as values with commas.
+    /// Print each second as comma-separated values.
     #[arg(long, conflicts_with = "json")]
     show_perfdata: bool,
     /// How often to try again, each second, where the other end cannot be reached.
     #[arg(long, value_name = "N", default_value_t = 0, value_parser = clap::value_parser!(u32).range(..=86_400))]
     connect_retries: u32,
-    /// The average as JSON.
+    /// Print the average as JSON.
     #[arg(long)]
     json: bool,
     #[command(flatten)]
@@ -154,7 +153,7 @@ struct ProxyCommand {
     /// Where programs connect.
     #[arg(long, value_name = "PATH", default_value = SOCKET)]
     socket: PathBuf,
-    /// Who may: the socket's mode.
+    /// Mode of the socket: who may connect.
     #[arg(long, value_name = "MODE", default_value = "600", value_parser = mode)]
     mode: u32,
     #[command(flatten)]

@@ -85,7 +85,7 @@ fn verified_name(address: IpAddr) -> Option<String> {
     let name = match hawser_sys::names::name_of(address) {
         Ok(name) => name?,
         Err(error) => {
-            tracing::warn!(%address, %error, "a client's name cannot be looked up: rules of hba_file with host names do not fit it");
+            tracing::warn!(%address, %error, "cannot resolve a client's host name: rules of hba_file with host names do not match it");
             return None;
         }
     };
@@ -95,11 +95,11 @@ fn verified_name(address: IpAddr) -> Option<String> {
     match leads_back {
         Ok(true) => Some(name),
         Ok(false) => {
-            tracing::warn!(%address, name, "a client's address has a name that has not that address");
+            tracing::warn!(%address, name, "a client's host name does not resolve to its address");
             None
         }
         Err(error) => {
-            tracing::warn!(%address, name, %error, "the name of a client's address has none itself");
+            tracing::warn!(%address, name, %error, "a client's host name does not resolve to an address");
             None
         }
     }

@@ -149,7 +149,7 @@ async fn converse(giver: Arc<Giver>, stream: UnixStream) {
     match peer_uid(&stream) {
         Ok(uid) if uid == own || uid == 0 => {}
         Ok(uid) => {
-            tracing::warn!(uid, "another user's process wants to take this one's place: refused");
+            tracing::warn!(uid, "takeover refused: the process belongs to another user");
             return;
         }
         Err(error) => return tracing::warn!(%error, "a successor of an unknown user: refused"),
@@ -169,12 +169,12 @@ async fn converse(giver: Arc<Giver>, stream: UnixStream) {
     let (_candidacy, successor) = match candidacy.and_then(|it| Ok((it, successor?))) {
         Ok(both) => both,
         Err(reason) => {
-            tracing::warn!(pid, version, reason, "a process cannot take this one's place");
+            tracing::warn!(pid, version, reason, "takeover refused");
             let _ = writer.send(&Message::Refused { reason }, &[]).await;
             return;
         }
     };
-    tracing::info!(pid, version, "a process starts that is to take this one's place");
+    tracing::info!(pid, version, "takeover: a successor is starting");
     let listening = giver.succession.listening();
     let (welcome, held) = welcome(&giver, &listening);
     let fds: Vec<_> = listening.iter().map(|(_, fd)| fd.as_fd()).collect();
@@ -186,14 +186,14 @@ async fn converse(giver: Arc<Giver>, stream: UnixStream) {
         return tracing::warn!(
             pid,
             why,
-            "the successor has not come to serve: this process goes on"
+            "the successor has not started to serve: this process continues"
         );
     }
     if giver.shared.phase() != Phase::Serving {
         return;
     }
     let Some(disabled) = giver.shared.gates.give_to(pid) else {
-        tracing::warn!(pid, PAUSED, "a process cannot take this one's place");
+        tracing::warn!(pid, PAUSED, "takeover refused");
         let _ = writer.send(&Message::Refused { reason: PAUSED.to_owned() }, &[]).await;
         return;
     };
@@ -208,7 +208,7 @@ async fn is_ready(
     match tokio::time::timeout(within, said).await {
         Ok(Ok((Message::Ready, _))) => Ok(()),
         Ok(Ok(_)) => Err("it has said something else".to_owned()),
-        Ok(Err(error)) => Err(format!("it has gone: {error}")),
+        Ok(Err(error)) => Err(format!("it has ended: {error}")),
         Err(_) => Err(format!(
             "it has not started within {} s: end it, and see its log",
             within.as_secs()
@@ -324,7 +324,11 @@ impl Giving {
         let (gives, given) = mpsc::unbounded_channel();
         *locked(&giver.succession.gives) = Some(gives);
         let clients = giver.shared.limits.client_count();
-        tracing::info!(pid, clients, "the successor serves: clients go over as they are at rest");
+        tracing::info!(
+            pid,
+            clients,
+            "the successor serves: clients move between their transactions"
+        );
         let end = match self.writer.send(&Message::Given { disabled }, &[]).await {
             Ok(()) => {
                 giver.shared.loops.send_all(|| ToLoop::GiveClients(UNDER_WAY_MAX));
@@ -414,7 +418,7 @@ impl Giving {
         notify(&[sd_notify::NotifyState::MainPid(std::process::id())]);
         tracing::error!(
             pid = self.successor.pid, taken = self.taken, %error,
-            "the successor has gone, with the clients that it had taken: this process serves again"
+            "the successor has ended, and the clients that it had taken are disconnected: this process serves again"
         );
         giver.succession.standing.send_replace(Standing::Serving);
     }
@@ -523,7 +527,7 @@ impl Giving {
                 });
             }
             Message::Ending => {
-                tracing::info!("the successor has been told to end: so does this process");
+                tracing::info!("the successor is shutting down: so does this process");
                 self.end();
             }
             _ => {}
@@ -605,7 +609,7 @@ mod tests {
         let other = is_ready(async { Ok((Message::Done, Vec::new())) }, within).await;
         assert_eq!(other.unwrap_err(), "it has said something else");
         let gone = is_ready(async { Err(io::ErrorKind::UnexpectedEof.into()) }, within).await;
-        assert!(gone.unwrap_err().starts_with("it has gone"));
+        assert!(gone.unwrap_err().starts_with("it has ended"));
         assert_eq!(is_ready(async { Ok((Message::Ready, Vec::new())) }, within).await, Ok(()));
     }
 }

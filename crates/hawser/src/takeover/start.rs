@@ -54,7 +54,7 @@ pub fn successor(succession: &Arc<Succession>) {
         }
         Err(error) => tracing::error!(
             program = %program.display(), %error,
-            "no successor could be started: this process goes on"
+            "could not start a successor: this process continues"
         ),
     }
 }
@@ -80,7 +80,7 @@ async fn wait(mut child: tokio::process::Child, succession: Arc<Succession>) {
     let ended = child.wait().await;
     if !succession.is_given() {
         let status = ended.map_or_else(|error| error.to_string(), |status| status.to_string());
-        tracing::error!(pid, status, "the successor has ended: this process goes on");
+        tracing::error!(pid, status, "the successor has ended: this process continues");
     }
 }
 

@@ -43,12 +43,12 @@ pub struct Wan {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// On the replica's or application's host: look at the line to HOST, write this end of a link, and a file
-    /// with the other one.
+    /// On the replica's or application's host: measure the line to HOST, set up this end of a link, and
+    /// write a file with the other end.
     Setup(Setup),
-    /// On the primary's host: take that file.
+    /// On the primary's host: set up the other end from that file.
     Accept(Accept),
-    /// Say whether the link works, and if not, why.
+    /// Check whether the link works, and if not, why.
     Check(check::Check),
 }
 
@@ -92,7 +92,7 @@ struct Accept {
 /// What both ends may be asked for.
 #[derive(Debug, Args)]
 struct End {
-    /// This end is run by `hawser serve` with this configuration, which gets a section, and no service.
+    /// Have `hawser serve` with this configuration run this end: adds a section to it, and no service.
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
     /// Only print what would be written.

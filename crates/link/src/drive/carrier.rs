@@ -492,7 +492,7 @@ impl Carrier {
                 Ok(true) => {
                     path.use_congestion(around.congestion.0, around.congestion.1);
                     // Whether that end takes this one's key is known by its Welcome.
-                    info!(link = self.name, path = id.0, "the far end is proved");
+                    info!(link = self.name, path = id.0, "the far end is authenticated");
                     self.session.dialled(id, around.now);
                 }
                 Ok(false) => return,

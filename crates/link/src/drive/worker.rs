@@ -242,7 +242,7 @@ impl Worker {
                 return Err("no key of the other end is given: give --peer or --peers".to_owned());
             }
             Some(file) if known.is_empty() => {
-                warn!("\"{}\" has no key: no peer is let in", file.display());
+                warn!("\"{}\" has no key: no peer can connect", file.display());
             }
             _ => {}
         }
@@ -516,7 +516,9 @@ impl Worker {
         match peers_of(&self.fixed_peers, self.peers_file.as_deref()) {
             Ok(known) => {
                 if known.is_empty() {
-                    warn!("no key of a peer is left: all paths are closed, and no peer is let in");
+                    warn!(
+                        "no key of a peer is left: all paths are closed, and no peer can connect"
+                    );
                 }
                 info!(keys = known.len(), "the keys of peers were read again");
                 self.peers.store(Arc::new(known.clone()));
@@ -779,6 +781,8 @@ fn greet(one: &mut Newcomer, buffer: &mut [u8]) -> Result<Option<Greeted>, Refus
             warn!("a peer speaks versions {from} to {upto} of the link's protocol");
             Err(Refused::Answer(refusal(Refusal::Version)))
         }
-        Err(NotGreeted::Wrong) => Err(Refused::Silently("it does not greet".to_owned())),
+        Err(NotGreeted::Wrong) => {
+            Err(Refused::Silently("it does not speak the link's protocol".to_owned()))
+        }
     }
 }

@@ -177,7 +177,7 @@ pub fn manage(options: &Options) -> Result<(), ManageError> {
         }
     }
     drop(guard);
-    say("ended; connections go on with the subflows that they have");
+    say("ended; connections keep their subflows");
     Ok(())
 }
 

@@ -68,7 +68,7 @@ pub fn why_single(facts: &Facts<'_>) -> Vec<String> {
     match facts.dialled {
         Some(true) => dialled(facts),
         Some(false) => accepted(facts),
-        None => vec!["its first subflow has gone, and none has replaced it".to_owned()],
+        None => vec!["its first subflow is closed, and none has replaced it".to_owned()],
     }
 }
 

@@ -231,7 +231,7 @@ impl<S: Socket> Relay<'_, S> {
                     return Ok(0);
                 }
                 if total > rest.len() {
-                    return Err("the server sent a row too long to be looked at");
+                    return Err("the server sent a row too long to inspect");
                 }
                 self.backend.take_answer(&rest[HEADER_BYTES..total]);
                 self.cut(run, at);
@@ -297,7 +297,7 @@ impl<S: Socket> Relay<'_, S> {
             return Ok(true);
         }
         match looked_at {
-            true => Err("the server sent a message too long to be looked at"),
+            true => Err("the server sent a message too long to inspect"),
             false => Ok(false),
         }
     }

@@ -304,7 +304,7 @@ impl<S: Socket> Engine<S> {
         // PgBouncer's text, for programs that look for it.
         ClientError::notice("No server connection available in postgres backend, client being queued")
             .detail(format!(
-                "All server connections for database \"{}\" and user \"{}\" are in use, or none can be had.",
+                "All server connections for database \"{}\" and user \"{}\" are in use, or none can be opened.",
                 view.pool.database, view.pool.user
             ))
             .write(&mut notice);

@@ -43,7 +43,7 @@ impl Need {
                 (Version(5, 7), "endpoints and limits", "each connection keeps its one subflow")
             }
             Self::Ports => {
-                (Version(5, 12), "endpoints with a port", "no client is told of the ports")
+                (Version(5, 12), "endpoints with a port", "clients do not learn the ports")
             }
             Self::Supervisor => {
                 (Version(5, 14), "sockets that a supervisor gives to a program", "they stay TCP")

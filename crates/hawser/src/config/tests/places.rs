@@ -192,7 +192,7 @@ fn a_configuration_without_any_login_is_refused_with_three_ways() {
     );
     // A user without a password can be trusted, but not asked for one.
     let user = "[[user]]\nname = \"u\"\n";
-    assert!(errors(&format!("{frame}{user}")).contains("nobody could log in"));
+    assert!(errors(&format!("{frame}{user}")).contains("no client could log in"));
     for enough in [
         "[auth]\nusers_file = \"f\"\n",
         "[[user]]\nname = \"u\"\npassword = \"p\"\n",

@@ -197,15 +197,37 @@ fn the_reference_page_has_each_setting_in_the_words_of_its_declaration() {
     assert!(page.is_empty(), "headings without a setting: {:?}", page.keys());
 }
 
+/// README and the pages of docs, those of folders apart.
+fn pages() -> impl Iterator<Item = String> {
+    let docs = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs");
+    let files =
+        std::fs::read_dir(docs).unwrap().map(|entry| PathBuf::from(entry.unwrap().file_name()));
+    let pages = files.filter(|file| file.extension().is_some_and(|extension| extension == "md"));
+    let pages = pages.map(|file| format!("docs/{}", file.display()));
+    std::iter::once("README.md".to_owned()).chain(pages)
+}
+
 #[test]
-fn the_examples_of_the_reference_page_are_accepted() {
-    let text = repository_file("docs/configuration.md");
-    let blocks: Vec<_> = text.split("```toml\n").skip(1).collect();
-    assert!(blocks.len() >= 3);
-    for block in blocks {
-        let example = block.split("```").next().unwrap();
-        config(example).unwrap_or_else(|errors| panic!("{errors}\nin:\n{example}"));
+fn the_examples_of_all_pages_are_accepted() {
+    let key = ["ed25519:", "A".repeat(43).as_str(), "="].concat();
+    let mut examples = 0;
+    // The laboratory's descriptions are no configurations.
+    for page in pages().filter(|page| page != "docs/laboratory.md") {
+        let text = repository_file(&page);
+        for block in text.split("```toml\n").skip(1) {
+            let mut example = block.split("```").next().unwrap().replace("ed25519:9Iq...", &key);
+            if example.starts_with("server_tls_") {
+                example.insert_str(0, "[tls]\n");
+            }
+            if !example.contains("[[database]]") {
+                example += "[[database]]\nname = \"a\"\nservers = \"h:1\"\n";
+            }
+            example += "[[user]]\nname = \"of the test\"\npassword = \"p\"\n";
+            config(&example).unwrap_or_else(|errors| panic!("{page}: {errors}\nin:\n{example}"));
+            examples += 1;
+        }
     }
+    assert!(examples > 20, "{examples}");
 }
 
 #[test]

@@ -134,7 +134,7 @@ fn a_file_without_databases_serves_all_of_the_servers() {
         ..Overrides::default()
     };
     let error = on_top("[pool]\npool_size = 2\n", &without).unwrap_err().to_string();
-    assert!(error.contains("nobody could log in"), "{error}");
+    assert!(error.contains("no client could log in"), "{error}");
 }
 
 #[test]

@@ -61,7 +61,7 @@ impl<'a, S: Socket> ClientMessage<'a, '_, S> {
             return self.parse_as_it_is();
         }
         if !self.is_whole() {
-            return self.parse_unshared("a statement too long to be looked at was prepared", true);
+            return self.parse_unshared("a statement too long to inspect was prepared", true);
         }
         if self.is_of_unshared_name()? {
             self.stats.server_parses.add(1);

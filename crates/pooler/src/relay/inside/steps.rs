@@ -88,7 +88,7 @@ impl<S: Socket> Engine<S> {
         let client = self.clients.get_mut(slot).filter(|client| client.serving.is_inside());
         let basis = backend.session.own.basis;
         let Some(client) = client.filter(|client| client.session.basis == basis) else {
-            self.close_backend(host, backend, "the client that it came with has gone", now);
+            self.close_backend(host, backend, "its client has disconnected", now);
             return false;
         };
         backend.session.applied = client.session.desired.clone();
