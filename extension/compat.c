@@ -105,7 +105,19 @@ static Setting **kept = NULL;
 static int	kept_count = 0;
 static char **placeholders = NULL;
 static int	placeholder_count = 0;
-static bool names_stale = true;
+static bool names_stale = true; /* there may be others */
+static bool names_changed = true;	/* there are, since settings_all() */
+
+static bool
+are_known(Setting **fresh, int fresh_count, char **names, int name_count)
+{
+	if (fresh_count != kept_count || name_count != placeholder_count)
+		return false;
+	for (int i = 0; i < name_count; i++)
+		if (strcmp(names[i], placeholders[i]) != 0)
+			return false;
+	return fresh_count == 0 || memcmp(fresh, kept, fresh_count * sizeof(Setting *)) == 0;
+}
 
 static void
 refresh(void)
@@ -126,6 +138,7 @@ refresh(void)
 			fresh[fresh_count++] = all[i];
 	}
 	MemoryContextSwitchTo(old);
+	names_changed |= !are_known(fresh, fresh_count, names, name_count);
 	if (kept != NULL)
 	{
 		for (int i = 0; i < placeholder_count; i++)
@@ -161,6 +174,7 @@ settings_all(int *count)
 
 	if (names_stale)
 		refresh();
+	names_changed = false;
 	own = palloc((kept_count + placeholder_count) * sizeof(Setting *));
 	memcpy(own, kept, kept_count * sizeof(Setting *));
 	n = kept_count;
@@ -182,7 +196,9 @@ settings_all(int *count)
 bool
 settings_names_changed(void)
 {
-	return names_stale;
+	if (names_stale)
+		refresh();
+	return names_changed;
 }
 
 bool

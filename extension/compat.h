@@ -32,6 +32,9 @@ extern void settings_names_unknown(void);
 extern Setting *settings_find(const char *name);
 extern char *settings_reset_value(const Setting *setting);	/* palloc'd */
 
+/* A library that defines settings keeps others from names with its prefix. */
+#define PREFIXES_ARE_RESERVED (PG_VERSION_NUM >= 150000)
+
 /* User (advisory) locks of this process, as the shared table has them. */
 extern int	user_locks_held(void);
 

@@ -72,7 +72,7 @@
 #define S_OWNER 0
 #define S_GENERATION 1			/* odd: in use */
 #define S_UNNAMED 2				/* 0: it has had no unnamed statement here; else one more than the bytes of that */
-#define S_RECALL 3				/* not 0: the pooler wants it back, once it is in no transaction */
+#define S_RECALL 3				/* not 0: the pooler gets it back, once it is in no transaction */
 #define S_CANCEL 4				/* not 0: a cancel request is on its way to the backend that serves it */
 #define S_RECORD 5				/* first word in the arena */
 #define S_RECORD_WORDS 6

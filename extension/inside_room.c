@@ -399,6 +399,20 @@ take(uint32 slot)
 	}
 }
 
+/*
+ * Its client sends no more. That has no event of its own if it came together
+ * with a message: who serves that gives the client back after it, to the
+ * pooler, which reads up to the end.
+ */
+static void
+note_end(uint32 slot, uint32 events)
+{
+	uint32		none = 0;
+
+	if (events & (EPOLLRDHUP | EPOLLHUP | EPOLLERR))
+		(void) pg_atomic_compare_exchange_u32(word(slot, S_RECALL), &none, 1);
+}
+
 /* The next client that may have sent something; it is this backend's own. False: look for interrupts first. */
 bool
 room_next(InsideClient *client)
@@ -422,7 +436,10 @@ room_next(InsideClient *client)
 	{
 		again_next = true;
 		slot = (uint32) event.data.u64;
-		if (slot >= slot_count || !take(slot))
+		if (slot >= slot_count)
+			return false;
+		note_end(slot, event.events);
+		if (!take(slot))
 			return false;
 	}
 	else

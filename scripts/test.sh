@@ -230,6 +230,8 @@ second_server() { # second_server LOG
         # The drivers have had their turn.
         run_counted "python tests with PostgreSQL 18" "$log" \
             env -u ALL HAWSER="$target/release/hawser" PG_BIN="$bin" python3 tests/run.py --another-server --jobs "$jobs"
+        [ ! -x "$bin/pg_config" ] || run_counted "extension with PostgreSQL 18" "$logs/extension-test-18.log" \
+            env HAWSER="$target/release/hawser" PG_CONFIG="$bin/pg_config" extension/check.sh
     else
         skipped=$((skipped + 1))
         say "skipped: the tests with PostgreSQL 18: $(tail -n 1 "$reason")"

@@ -6,6 +6,7 @@ The extension is built from extension/ and preloaded by its path; nothing is ins
 import contextlib
 import os
 import signal
+import socket
 import subprocess
 import time
 
@@ -344,6 +345,23 @@ def test_transactions_run_inside(env):
         waiting[0].execute("commit")
         equal(other.collect().rows, [("8",)])
         waiting[1].execute("commit")
+
+
+@pooler_only
+@limit(120)
+def test_a_client_that_sends_its_last_message_and_its_end_at_once_leaves(env):
+    with inside(env) as target:
+        busy, last = [connect(env, target) for _ in range(SIZE)], connect(env, target)
+        goes_in(env, target, last, *busy)
+        for client in busy:  # no backend is free to see the one before the other
+            client.execute("begin")
+        last.send(m.query("select 8"))
+        last.sock.shutdown(socket.SHUT_WR)
+        time.sleep(0.5)
+        for client in busy:
+            client.execute("commit")
+        equal((last.collect().rows, last.is_closed()), ([("8",)], True))
+        equal(states(target).count("inside"), SIZE, "clients that are still there")
 
 
 @pooler_only

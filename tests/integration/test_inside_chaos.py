@@ -5,6 +5,7 @@ HAWSER_CHAOS_SECONDS makes it last longer; HAWSER_CHAOS_SEED plays the same even
 
 import contextlib
 import os
+import pathlib
 import random
 import re
 import signal
@@ -19,10 +20,10 @@ from harness.wire import Disconnected, ServerError
 from integration.test_inside import connect, goes_in, inside, is_up
 from integration.test_session_extension import library
 
-TAKES_SECONDS = 60
+TAKES_SECONDS = 90
 
 SETTINGS = {}
-SECONDS = float(os.environ.get("HAWSER_CHAOS_SECONDS", 15))
+SECONDS = float(os.environ.get("HAWSER_CHAOS_SECONDS", 30))
 SEED = int(os.environ.get("HAWSER_CHAOS_SEED", time.time()))
 CLIENTS = 12
 PAUSE_SECONDS = 0.3
@@ -134,15 +135,19 @@ class Client(threading.Thread):
 
 
 class Chaos:
-    """What is done to the server meanwhile; `killed` counts the processes that the test has ended by a signal."""
+    """What is done to server and pooler meanwhile; `killed` counts the processes of the server that the test has ended by a signal
+    and the server tells of."""
 
-    def __init__(self, env, rng):
-        self.env, self.rng, self.killed = env, rng, 0
+    def __init__(self, env, target, rng):
+        self.env, self.pooler, self.rng, self.killed = env, target.pooler, rng, 0
         self.script = extension.functions(library(env))
-        self.done = dict.fromkeys([self.kill, self.stop, self.terminate, self.cancel, self.drop, self.reload, self.switch, self.alter], 0)
+        often = [self.stop, self.terminate, self.cancel, self.drop, self.reload, self.switch, self.alter]
+        seldom = [self.kill, self.restart, self.kill_postmaster, self.kill_pooler, self.stop_pooler, self.restart_pooler]
+        self.weights = dict.fromkeys(often, 3) | dict.fromkeys(seldom, 1)
+        self.done = dict.fromkeys(self.weights, 0)
 
     def one(self):
-        event = self.rng.choices(list(self.done), [1 if event == self.kill else 4 for event in self.done])[0]
+        event = self.rng.choices(list(self.weights), self.weights.values())[0]
         with contextlib.suppress(ServerError, Disconnected, OSError), self.env.cluster.superuser("room") as owner:
             event(owner)
             self.done[event] += 1
@@ -156,6 +161,40 @@ class Chaos:
             os.kill(pid, signal.SIGKILL)
             self.killed += 1
             until(lambda: is_up(self.env), "the server is up again", 30)
+
+    def restart(self, owner):
+        if os.geteuid() == 0 and self.rng.random() < 0.3:  # a smart one first, which waits for those that are connected
+            os.kill(self.postmaster(), signal.SIGTERM)
+            time.sleep(PAUSE_SECONDS)
+        self.env.cluster.restart(self.rng.choice(["fast", "immediate"]))
+
+    def postmaster(self):
+        return int((self.env.cluster.data / "postmaster.pid").read_text().split()[0])
+
+    def kill_postmaster(self, owner):
+        if os.geteuid():
+            return
+        pid = self.postmaster()
+        os.kill(pid, signal.SIGSTOP)  # it starts no more
+        children = pathlib.Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+        os.kill(pid, signal.SIGKILL)
+        gone = lambda: not any(os.path.exists(f"/proc/{process}") for process in (pid, *children))
+        until(gone, "the server's processes have ended by themselves", 30)
+        self.env.cluster.start()
+
+    def kill_pooler(self, owner):
+        self.pooler.kill()
+        time.sleep(self.rng.choice([0, PAUSE_SECONDS]))
+        self.pooler.start()
+
+    def stop_pooler(self, owner):
+        self.pooler.signal(signal.SIGSTOP)
+        time.sleep(self.rng.choice([PAUSE_SECONDS, 5 * PAUSE_SECONDS]))
+        self.pooler.signal(signal.SIGCONT)
+
+    def restart_pooler(self, owner):
+        self.pooler.stop()
+        self.pooler.start()
 
     def stop(self, owner):
         if os.geteuid() == 0 and (pid := self.some_process(owner)):
@@ -171,7 +210,7 @@ class Chaos:
         owner.execute("select pg_cancel_backend(pid) from pg_stat_activity where usename = 'app' order by random() limit 2")
 
     def drop(self, owner):
-        owner.execute("drop schema hawser cascade")
+        owner.execute("drop schema if exists hawser cascade")
         owner.execute(self.script)
 
     def reload(self, owner):
@@ -194,7 +233,7 @@ def test_the_server_lives_and_answers_are_right_in_chaos(env):
     before = env.cluster.log.stat().st_size
     with inside(env, more="synchronous_commit = on\n") as target:  # what was answered counts after a crash, too
         clients = [Client(env, target, number, time.monotonic() + SECONDS) for number in range(CLIENTS)]
-        chaos = Chaos(env, random.Random(SEED))
+        chaos = Chaos(env, target, random.Random(SEED))
         for client in clients:
             client.start()
         while time.monotonic() < clients[0].end:
@@ -203,6 +242,8 @@ def test_the_server_lives_and_answers_are_right_in_chaos(env):
         for client in clients:
             client.join(90)
         equal([client.number for client in clients if client.is_alive()], [], f"seed {SEED}: clients that hang")
+        events = {event.__name__: count for event, count in chaos.done.items()}
+        print(f"    seed {SEED}: {sum(client.answers for client in clients)} answers, {events}")
         until(lambda: is_up(env), "the server is up", 30)
         with env.cluster.superuser("room") as owner:
             owner.execute("alter system reset hawser.inside")
@@ -216,8 +257,6 @@ def test_the_server_lives_and_answers_are_right_in_chaos(env):
                 wrong.append(f"client {client.number} has counted {client.added} of {client.tried} updates, the table has {found}")
         said = env.cluster.log.read_bytes()[before:].decode(errors="replace")
         died = re.findall(r"was terminated by signal (\d+)", said)
-        events = {event.__name__: count for event, count in chaos.done.items()}
-        print(f"    seed {SEED}: {sum(client.answers for client in clients)} answers, {events}")
         equal(wrong[:5], [], f"seed {SEED}")
         assert "PANIC" not in said and "TRAP" not in said, f"seed {SEED}: the server's log has a PANIC"
         equal(died, ["9"] * chaos.killed, f"seed {SEED}: signals by which server processes have died")
