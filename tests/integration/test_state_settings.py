@@ -155,6 +155,29 @@ def test_what_follows_a_reset_in_a_long_text_sees_this_clients_start_values(env)
                 equal(client.rows(SHOW_START), [SHOWN], mode)
 
 
+def test_a_long_reset_in_a_block_does_not_end_the_block(env):
+    """The start values were SET in a block of Hawser's, whose COMMIT was that of the client's."""
+    for mode in MODES:
+        with env.pooler_with(pool_mode=mode, pool_size=1) as target:
+            client = env.connect(target, **START)
+            client.execute("drop table if exists undone; create table undone (a int)")
+            for end in ("rollback", "commit"):
+                client.execute("set timezone to 'UTC'; set statement_timeout to '66s'")
+                own = client.rows(SHOW_START)
+                client.execute("begin; insert into undone values (1)")
+                client.execute(f"reset all /*{'x' * 70_000}*/")
+                equal(client.rows(SHOW_START), [SHOWN], f"{mode}: {end}")
+                client.execute(end)
+                ended = [SHOWN] if end == "commit" else own
+                equal(client.rows(SHOW_START), ended, f"{mode}: {end}")
+                equal(client.value("select count(*) from undone"), str(int(end == "commit")), f"{mode}: {end}")
+                if mode == "transaction":
+                    with env.connect(target, timezone="Asia/Tokyo") as other:
+                        equal(other.value("show statement_timeout"), "0", f"{mode}: {end}")
+                equal(client.rows(SHOW_START), ended, f"{mode}: {end}, after another client")
+            client.execute("drop table undone")
+
+
 def test_what_follows_a_reset_in_its_pipeline_sees_this_clients_start_values(env):
     for mode in MODES:
         with env.pooler_with(pool_mode=mode, pool_size=1) as target:

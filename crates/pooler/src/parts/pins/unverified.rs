@@ -38,7 +38,8 @@ pub(crate) struct Unverified {
     parts: PartSet,
     /// Settings that may have other values than the books.
     names: Vec<Box<[u8]>>,
-    /// Custom names among them that a function or a block of code may have reset: then they are empty.
+    /// Custom names and the role, if they may have been reset where no SET could follow: within a
+    /// function, say.
     resets: Vec<Box<[u8]>>,
     /// The first pipeline that may have changed them.
     since: u64,

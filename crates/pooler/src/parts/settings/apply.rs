@@ -41,7 +41,7 @@ impl<S: Socket> Backend<S> {
     /// A change may fail: a role that is gone or not granted any more, a value that is no longer
     /// valid, another session's `pg_cancel_backend()`. What follows must not run without it, so it
     /// is made in a [block](Self::inject_block). Only `application_name`, which decides nothing,
-    /// goes without.
+    /// goes without; so does what comes back in a block of the client's, which a COMMIT would end.
     pub(crate) fn apply_settings(&mut self, desired: &Settings, out: &mut Vec<u8>) {
         if self.session.applied == *desired {
             return;
@@ -50,10 +50,11 @@ impl<S: Socket> Backend<S> {
         let parameters = self.session.own.parameters.clone();
         let changes: Vec<_> = changes(&before, desired, &parameters).collect();
         self.define(&changes);
+        let is_idle = self.from_server.status() == TransactionStatus::Idle;
         let decides = changes.iter().any(|change| change.name() != b"application_name");
         let mut text = Vec::new();
         settings::write_set_query(changes, &mut text);
-        match decides {
+        match decides && is_idle {
             true => self.inject_block(b"BEGIN\0\0\0", text, out),
             false => self.inject_query(&text, out),
         }
@@ -77,7 +78,7 @@ impl<S: Socket> Backend<S> {
     /// The same for a client whose unnamed statement is known to the server only. The client's
     /// message has to wait for the outcome.
     pub(crate) fn apply_beside_unnamed(&mut self, desired: &Settings, out: &mut Vec<u8>) {
-        self.set_in_pipeline(desired, Request::InjectedSettings { statement: 0 }, out);
+        self.set_in_pipeline(desired, Request::InjectedSettings { statement: 0 }, false, out);
         out.extend_from_slice(&build::SYNC);
         self.request(Request::InjectedSync);
     }
@@ -86,18 +87,25 @@ impl<S: Socket> Backend<S> {
     /// transaction block the change is a local one: after a plain SET, the value that the client
     /// has set there with LOCAL would outlast the block.
     pub(crate) fn set_within_pipeline(&mut self, desired: &Settings, out: &mut Vec<u8>) {
-        self.set_in_pipeline(desired, Request::Injected, out);
+        let local = self.from_server.status() == TransactionStatus::InTransaction;
+        self.set_in_pipeline(desired, Request::Injected, local, out);
     }
 
     /// The same; each of them is answered by `owed`.
-    fn set_in_pipeline(&mut self, desired: &Settings, owed: Request, out: &mut Vec<u8>) {
+    fn set_in_pipeline(
+        &mut self,
+        desired: &Settings,
+        owed: Request,
+        local: bool,
+        out: &mut Vec<u8>,
+    ) {
         let before = std::mem::replace(&mut self.session.applied, desired.clone());
         let parameters = self.session.own.parameters.clone();
         let changes: Vec<_> = changes(&before, desired, &parameters).collect();
         self.define(&changes);
         for change in changes {
             let mut body = Vec::new();
-            if self.from_server.status() == TransactionStatus::InTransaction {
+            if local {
                 settings::write_set_local(change, &mut body);
             } else {
                 settings::write_set_query([change], &mut body);

@@ -18,12 +18,17 @@
 //! The values are SET in the same transaction and savepoint as the reset: whatever undoes the one
 //! undoes the other.
 //!
+//! # Why not after the text
+//! `RESET search_path; INSERT ...` in one text would write to another schema, `RESET ALL; ...` run
+//! under another role or time zone. No pin gives what follows a RESET its values.
+//!
 //! # Limits
 //! set_config() of a literal name with NULL is a RESET: the client's value is written in place of
 //! the NULL, in a Parse as well, and in a Bind (`from_client::client_message::written`). Nothing is
 //! inserted in a text that streams ([`crate::relay::limits::WHOLE_TEXT_BYTES`]), that has more notable
-//! statements than are listed, that would get more than [`INSERTED_BYTES_MAX`], or that cannot be
-//! read for certain: the start values are back when it has ended (not after set_config()). A
+//! statements than are listed, that would get more than [`WRITTEN_BYTES_MAX`], or that cannot be
+//! read for certain: the start values are SET when it has ended, before the client's next message
+//! (not after set_config()), and the server is asked after the transaction what has come of it. A
 //! message's length precedes its text, so the insertions must be known before the first byte is
 //! sent: such a text has to be kept, and no client may keep more than a loop's buffer holds. What
 //! functions and DO blocks reset: `Effects::resets`.
@@ -33,39 +38,44 @@ mod steps;
 use std::ops::Range;
 
 use crate::relay::effects::{KEPT_BY_RESET_ALL, Resetting, Unusual};
-use crate::session::scan::{Findings, Name, SetValue, Verb};
+use crate::session::scan::{Findings, Name, SetValue, Statement, Verb};
 use crate::session::settings;
 use crate::session::settings::quoting::write_value;
 use crate::session::settings::{Change, Settings};
 use crate::wire::error::with_position;
 
-/// Bytes that are inserted in one text: many RESET ALL, each with all start values after it, would
-/// multiply.
-const INSERTED_BYTES_MAX: usize = 256 * 1024;
+/// Bytes of the statements that are written into one text: many RESET ALL, each with all start
+/// values after it, would multiply.
+const WRITTEN_BYTES_MAX: usize = 256 * 1024;
 
-/// Statements that are inserted in a text.
+/// What is written into a client's text: after a statement, or in place of a part.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Insertion {
-    /// The end of a statement.
-    pub(crate) at: usize,
-    /// The client's statements since the last insertion.
-    pub(crate) statements_before: u32,
-    pub(crate) statements: Vec<Vec<u8>>,
-}
-
-/// A replacement in a text that is never longer than the original.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Replacement {
+pub(crate) struct Edit {
+    /// Bytes of the client's text in whose place it stands; none after a statement.
     range: Range<usize>,
-    literal: Vec<u8>,
+    written: Vec<u8>,
+    /// The number of the statement that it follows, and how many statements it is.
+    follows: Option<(u32, usize)>,
 }
 
-impl Replacement {
-    /// Padded with spaces if it has fewer characters.
-    pub(crate) fn new(range: Range<usize>, mut literal: Vec<u8>) -> Self {
-        let missing = range.len().saturating_sub(characters(&literal, true));
-        literal.resize(literal.len() + missing, b' ');
-        Self { range, literal }
+impl Edit {
+    /// Statements of Hawser's after one of the client's.
+    pub(crate) fn after(statement: &Statement, made: &[Vec<u8>]) -> Self {
+        let at = statement.range.end;
+        let written = made.iter().flat_map(|text| [&b";"[..], text]).flatten().copied().collect();
+        Self { range: at..at, written, follows: Some((statement.number, made.len())) }
+    }
+
+    /// In place of a part. Padded with spaces if it has fewer characters.
+    pub(crate) fn in_place_of(range: Range<usize>, mut written: Vec<u8>) -> Self {
+        let missing = range.len().saturating_sub(characters(&written, true));
+        written.resize(written.len() + missing, b' ');
+        Self { range, written, follows: None }
+    }
+
+    /// Where it stands in the client's text.
+    pub(crate) fn start(&self) -> usize {
+        self.range.start
     }
 }
 
@@ -74,15 +84,15 @@ impl Replacement {
 pub(crate) struct Longer {
     /// Characters of the client's text before it.
     at: usize,
-    /// Characters inserted.
+    /// Characters more.
     by: usize,
 }
 
 /// Where texts in flight are longer than their client's own.
 #[derive(Debug, Default)]
 pub(crate) struct LongerTexts {
-    /// The text of the Query that is being answered, in order.
-    query: Vec<Longer>,
+    /// The text of the Query that is being answered.
+    query: Box<[Longer]>,
     /// The last Parse whose text is longer, by its serial.
     parse: Option<(u32, Box<[Longer]>)>,
 }
@@ -94,16 +104,10 @@ impl LongerTexts {
         &self.query
     }
 
-    /// The Query is answered, or another begins.
+    /// The Query is answered.
     #[inline]
     pub(crate) fn query_ended(&mut self) {
-        self.query.clear();
-    }
-
-    /// The Query's text is longer at these places, too.
-    fn extend(&mut self, longer: impl IntoIterator<Item = Longer>) {
-        self.query.extend(longer);
-        self.query.sort_by_key(|longer| longer.at);
+        self.query = Box::default();
     }
 
     /// The text of this Parse is longer at these places.
@@ -159,15 +163,16 @@ fn statements_after(start: &Settings, unusual: &Unusual) -> Vec<Vec<u8>> {
     texts
 }
 
-/// The insertions for a text that has been scanned. `None` if they are not certain.
-pub(crate) fn insertions(findings: &Findings, start: &Settings) -> Option<Vec<Insertion>> {
+/// The start values that are SET in a text that has been scanned, after what resets them. `None` if
+/// they are not certain.
+pub(crate) fn values_after_resets(findings: &Findings, start: &Settings) -> Option<Vec<Edit>> {
     if findings.unsure || findings.truncated {
         return None;
     }
     let mut all = Vec::new();
-    let (mut before, mut bytes) = (0, 0);
+    let mut bytes = 0;
     for statement in findings.statements() {
-        let statements: Vec<_> = match &statement.verb {
+        let made = match &statement.verb {
             Verb::Set { name, local, value: SetValue::Default } => {
                 set_with_others_again(start, name.as_bytes(), *local)
             }
@@ -175,94 +180,51 @@ pub(crate) fn insertions(findings: &Findings, start: &Settings) -> Option<Vec<In
             Verb::ResetAll => set_all_again(start),
             // With other statements it fails, at any position (`PreventInTransactionBlock`,
             // xact.c).
-            Verb::DiscardAll if findings.count() > 1 => Vec::new(),
-            Verb::DiscardAll => return None,
-            _ => Vec::new(),
+            Verb::DiscardAll if findings.count() == 1 => return None,
+            _ => continue,
         };
-        if !statements.is_empty() {
-            bytes += statements.iter().map(Vec::len).sum::<usize>();
-            let statements_before =
-                statement.number - std::mem::replace(&mut before, statement.number);
-            all.push(Insertion { at: statement.range.end, statements_before, statements });
+        if !made.is_empty() {
+            all.push(Edit::after(statement, &made));
         }
-        if bytes > INSERTED_BYTES_MAX {
+        bytes += made.iter().map(Vec::len).sum::<usize>();
+        if bytes > WRITTEN_BYTES_MAX {
             return None;
         }
     }
     Some(all)
 }
 
-/// A client's start values, as replacements of the NULLs of a text that has been scanned.
-pub(crate) fn values_for_nulls(findings: &Findings, start: &Settings) -> Vec<Replacement> {
+/// A client's start values in place of the NULLs of a text that has been scanned.
+pub(crate) fn values_for_nulls(findings: &Findings, start: &Settings) -> Vec<Edit> {
     if findings.unsure || findings.truncated {
         return Vec::new();
     }
     let value = |(name, range): &(Name, Range<usize>)| {
         let mut literal = Vec::new();
         write_value(start.get(name.as_bytes())?, &mut literal);
-        Some(Replacement::new(range.clone(), literal))
+        Some(Edit::in_place_of(range.clone(), literal))
     };
     findings.nulls.iter().filter_map(value).collect()
 }
 
-/// Makes the replacements in a text, which are in its order, and moves the insertions accordingly.
-pub(crate) fn replaced(
-    text: &[u8],
-    replacements: &[Replacement],
-    insertions: &mut [Insertion],
-) -> Vec<u8> {
-    let mut out = Vec::with_capacity(text.len() + 64 * replacements.len());
+/// Writes a text with its edits, which are in its order.
+pub(crate) fn write_edited(text: &[u8], edits: &[Edit], out: &mut Vec<u8>) {
     let mut from = 0;
-    for Replacement { range, literal } in replacements {
-        out.extend_from_slice(&text[from..range.start]);
-        out.extend_from_slice(literal);
-        from = range.end;
+    for edit in edits {
+        out.extend_from_slice(&text[from..edit.range.start]);
+        out.extend_from_slice(&edit.written);
+        from = edit.range.end;
     }
     out.extend_from_slice(&text[from..]);
-    for insertion in insertions {
-        let ahead = replacements.iter().filter(|replaced| replaced.range.end <= insertion.at);
-        insertion.at = ahead
-            .fold(insertion.at, |at, replaced| at + replaced.literal.len() - replaced.range.len());
-    }
-    out
 }
 
-/// Both of two sets of insertions in one text, which are never at the same place.
-pub(crate) fn merged(one: Vec<Insertion>, other: Vec<Insertion>) -> Vec<Insertion> {
-    if one.is_empty() || other.is_empty() {
-        return if one.is_empty() { other } else { one };
-    }
-    // By the numbers of the statements that they follow.
-    let mut all: Vec<(u32, Insertion)> = Vec::new();
-    for set in [one, other] {
-        let mut number = 0;
-        for insertion in set {
-            number += insertion.statements_before;
-            all.push((number, insertion));
-        }
-    }
-    all.sort_by_key(|(number, _)| *number);
-    let mut before = 0;
-    all.into_iter()
-        .map(|(number, insertion)| {
-            let statements_before = number - std::mem::replace(&mut before, number);
-            Insertion { statements_before, ..insertion }
-        })
-        .collect()
-}
-
-/// Writes a text with its insertions.
-pub(crate) fn write_with(text: &[u8], insertions: &[Insertion], out: &mut Vec<u8>) {
-    let mut from = 0;
-    for insertion in insertions {
-        out.extend_from_slice(&text[from..insertion.at]);
-        for statement in &insertion.statements {
-            out.push(b';');
-            out.extend_from_slice(statement);
-        }
-        from = insertion.at;
-    }
-    out.extend_from_slice(&text[from..]);
+/// Where edits make a text longer.
+pub(crate) fn longer(text: &[u8], edits: &[Edit], utf8: bool) -> Box<[Longer]> {
+    let longer = |Edit { range, written, .. }: &Edit| Longer {
+        at: characters(&text[..range.end], utf8),
+        by: characters(written, utf8) - range.len(),
+    };
+    edits.iter().map(longer).collect()
 }
 
 /// Characters of a text; where the encoding is not known to be UTF-8, bytes.
@@ -273,7 +235,7 @@ fn characters(text: &[u8], utf8: bool) -> usize {
 /// An error's body with the position in the client's own text.
 pub(crate) fn count_back(error: &[u8], longer: &[Longer]) -> Option<Vec<u8>> {
     with_position(error, |position| {
-        // Counted from 1; each insertion counts characters of the client's text.
+        // Counted from 1.
         let mut own = position;
         for longer in longer {
             if own > longer.at + longer.by {
@@ -283,18 +245,6 @@ pub(crate) fn count_back(error: &[u8], longer: &[Longer]) -> Option<Vec<u8>> {
             }
         }
         own
-    })
-}
-
-/// By how much, and where, replacements make a text longer.
-pub(crate) fn lengthened(
-    text: &[u8],
-    replaced: &[Replacement],
-    utf8: bool,
-) -> impl Iterator<Item = Longer> {
-    replaced.iter().map(move |Replacement { range, literal }| Longer {
-        at: characters(&text[..range.end], utf8),
-        by: characters(literal, utf8) - range.len(),
     })
 }
 
@@ -314,28 +264,27 @@ mod tests {
 
     fn restored(text: &str) -> String {
         let findings = scan(text.as_bytes(), ScanOptions::default());
-        let Some(insertions) = insertions(&findings, &start()) else { return "-".to_owned() };
+        let edits = values_after_resets(&findings, &start());
+        edits.map_or("-".to_owned(), |edits| edited(text, &edits))
+    }
+
+    fn edited(text: &str, edits: &[Edit]) -> String {
         let mut out = Vec::new();
-        write_with(text.as_bytes(), &insertions, &mut out);
+        write_edited(text.as_bytes(), edits, &mut out);
         String::from_utf8(out).unwrap()
     }
 
     #[test]
     fn what_is_written_is_never_shorter_in_characters() {
-        let text = b"select set_config('my.x', null, false), oops";
-        let at = text.windows(4).position(|word| word == b"null").unwrap();
-        let replaced_by = |literal: &str| {
-            let all = [Replacement::new(at..at + 4, literal.as_bytes().to_vec())];
-            let sent = String::from_utf8(replaced(text, &all, &mut [])).unwrap();
-            let position = sent.chars().position(|c| c == 'o').unwrap() + 1;
-            let longer: Vec<_> = lengthened(text, &all, true).collect();
-            let error = format!("P{position}\0\0").into_bytes();
-            (sent.len(), count_back(&error, &longer).unwrap_or(error))
-        };
-        let own = text.iter().position(|byte| *byte == b'o').unwrap() + 1;
+        let text = "select set_config('my.x', null, false), oops";
+        let at = text.find("null").unwrap();
+        let own = text.find("oops").unwrap() + 1;
         for literal in ["'\u{e9}'", "''", "'\u{e9}\u{e9}'", "'Asia/Tokyo'"] {
-            let (_, error) = replaced_by(literal);
-            assert_eq!(error, format!("P{own}\0\0").as_bytes(), "{literal}");
+            let all = [Edit::in_place_of(at..at + 4, literal.into())];
+            let position = edited(text, &all).chars().position(|c| c == 'p').unwrap() - 1;
+            let error = format!("P{position}\0\0");
+            let counted = count_back(error.as_bytes(), &longer(text.as_bytes(), &all, true));
+            assert_eq!(counted.unwrap(), format!("P{own}\0\0").as_bytes(), "{literal}");
         }
     }
 
@@ -369,20 +318,18 @@ mod tests {
 
     #[test]
     fn what_is_put_into_a_text_has_a_bound() {
-        let count = |text: &str| {
-            let findings = scan(text.as_bytes(), ScanOptions::default());
-            insertions(&findings, &start())
-                .map(|all| (all.len(), all.last().unwrap().statements_before))
+        let made = |text: &str, start: &Settings| {
+            values_after_resets(&scan(text.as_bytes(), ScanOptions::default()), start)
         };
         let many = "SELECT 1;".repeat(1_000);
-        assert_eq!(count(&format!("{many}RESET TimeZone; SELECT 2")), Some((1, 1_001)));
-        let long: Settings = [(&b"timezone"[..], &[b'x'; INSERTED_BYTES_MAX / 100][..])]
+        let one = made(&format!("{many}RESET TimeZone; SELECT 2"), &start()).unwrap();
+        assert_eq!(one.iter().map(|edit| edit.follows).collect::<Vec<_>>(), [Some((1_001, 1))]);
+        let long: Settings = [(&b"timezone"[..], &[b'x'; WRITTEN_BYTES_MAX / 100][..])]
             .into_iter()
             .collect::<SettingsBuilder>()
             .build();
         for (resets, put) in [(90, true), (110, false)] {
-            let findings = scan("RESET ALL;".repeat(resets).as_bytes(), ScanOptions::default());
-            assert_eq!(insertions(&findings, &long).is_some(), put, "{resets}");
+            assert_eq!(made(&"RESET ALL;".repeat(resets), &long).is_some(), put, "{resets}");
         }
     }
 
@@ -403,29 +350,25 @@ mod tests {
             ("SELECT set_config('TimeZone', 'NULL', false), NULL", "="),
         ] {
             let findings = scan(text.as_bytes(), ScanOptions::default());
-            let replacements = values_for_nulls(&findings, &start());
-            let made = replaced(text.as_bytes(), &replacements, &mut []);
             let expected = if sent == "=" { text } else { sent };
-            assert_eq!(String::from_utf8(made).unwrap(), expected);
+            assert_eq!(edited(text, &values_for_nulls(&findings, &start())), expected);
         }
-        let text = b"SELECT set_config('TimeZone', NULL, false); RESET role";
-        let findings = scan(text, ScanOptions::default());
-        let mut put = insertions(&findings, &start()).unwrap();
-        let sent = replaced(text, &values_for_nulls(&findings, &start()), &mut put);
-        let mut out = Vec::new();
-        write_with(&sent, &put, &mut out);
-        let out = String::from_utf8(out).unwrap();
+        let text = "SELECT set_config('TimeZone', NULL, false); RESET role";
+        let findings = scan(text.as_bytes(), ScanOptions::default());
+        let mut edits = values_for_nulls(&findings, &start());
+        edits.extend(values_after_resets(&findings, &start()).unwrap());
+        let out = edited(text, &edits);
         assert!(out.contains("'Asia/Tokyo', false); RESET role;SET \"role\""), "{out}");
     }
 
     #[test]
     fn positions_are_counted_in_the_clients_own_text() {
-        let text = b"RESET TimeZone; SELECT 1/0";
-        let insertions = insertions(&scan(text, ScanOptions::default()), &start()).unwrap();
-        let mut out = Vec::new();
-        write_with(text, &insertions, &mut out);
-        let by = out.len() - text.len();
-        let longer = [Longer { at: insertions[0].at, by }];
+        let text = "RESET TimeZone; SELECT 1/0";
+        let findings = scan(text.as_bytes(), ScanOptions::default());
+        let edits = values_after_resets(&findings, &start()).unwrap();
+        let by = edited(text, &edits).len() - text.len();
+        let longer = longer(text.as_bytes(), &edits, true);
+        assert_eq!(*longer, [Longer { at: 14, by }]);
         for own in [1, 14, 15, 16, 26] {
             let sent = if own > 14 { own + by } else { own };
             let body = format!("SERROR\0P{sent}\0Mwrong\0\0");

@@ -34,7 +34,7 @@ use std::collections::BTreeSet;
 use std::ops::Range;
 use std::sync::Arc;
 
-use crate::parts::settings::restore::Replacement;
+use crate::parts::settings::restore::Edit;
 use crate::parts::statements::client_names::significant;
 use crate::parts::statements::shared::Statement;
 use crate::relay::effects::{Effect, Effects};
@@ -295,11 +295,7 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
 
     /// The current Query is sent: if its ROLLBACK has been sent before it, it needs a transaction
     /// block to roll back.
-    pub(crate) fn begin_again(
-        &mut self,
-        text: &[u8],
-        replacements: &mut Vec<Replacement>,
-    ) -> Result<(), Halt> {
+    pub(crate) fn begin_again(&mut self, text: &[u8], edits: &mut Vec<Edit>) -> Result<(), Halt> {
         if !self.backend.ahead.take_rolled_back() {
             return Ok(());
         }
@@ -307,8 +303,7 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
         self.backend.inject_query(b"BEGIN", &mut self.passage.out);
         if let Some(word) = rolls_back_first(text) {
             // The tag of a COMMIT would say that it has committed.
-            const ROLLBACK: &[u8] = b"ROLLBACK";
-            replacements.insert(0, Replacement::new(word, ROLLBACK.to_vec()));
+            edits.push(Edit::in_place_of(word, b"ROLLBACK".to_vec()));
         }
         Ok(())
     }

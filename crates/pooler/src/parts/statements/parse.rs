@@ -315,13 +315,14 @@ impl<'a, S: Socket> ClientMessage<'a, '_, S> {
             return None;
         }
         let findings = scan(text, options);
-        let replacements = restore::values_for_nulls(&findings, &self.client.record.start);
-        if replacements.is_empty() {
+        let edits = restore::values_for_nulls(&findings, &self.client.record.start);
+        if edits.is_empty() {
             return None;
         }
-        let longer = restore::lengthened(text, &replacements, self.reads_utf8()).collect();
+        let longer = restore::longer(text, &edits, self.reads_utf8());
         self.backend.prepared.longer.parse(self.serial, longer);
-        let mut body = restore::replaced(text, &replacements, &mut []);
+        let mut body = Vec::with_capacity(rest.len() + 64);
+        restore::write_edited(text, &edits, &mut body);
         body.push(0);
         body.extend_from_slice(types);
         Some(body)

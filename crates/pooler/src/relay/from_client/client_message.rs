@@ -13,6 +13,7 @@ use crate::parts::functions::census::functions::Functions;
 use crate::parts::settings::applied::Role;
 use crate::parts::settings::pending_reset::PendingReset;
 use crate::parts::settings::restore;
+use crate::parts::settings::restore::Edit;
 use crate::parts::settings::timeouts::without_short_timeout;
 use crate::parts::statements::client_names::Deallocated;
 use crate::parts::statements::shared::Unnamed;
@@ -53,13 +54,6 @@ fn sets_a_local_default(findings: &Findings) -> bool {
         findings.single().map(|single| &single.verb),
         Some(Verb::Set { local: true, value: SetValue::Default, .. })
     )
-}
-
-/// What is written into the text of a Query.
-#[derive(Default)]
-struct Written {
-    insertions: Vec<restore::Insertion>,
-    replacements: Vec<restore::Replacement>,
 }
 
 /// One message of a client that has a backend.
@@ -527,7 +521,7 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
     }
 
     fn query(&mut self) -> Result<(), Halt> {
-        let mut written = Written::default();
+        let mut edits = Vec::new();
         let draws;
         let mut forgets_statements = false;
         if self.is_whole() {
@@ -539,17 +533,15 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
             draws = self.backend.known.drawn.by_client() || !draws_nothing(text);
             let read = self.read_query(text)?;
             if let Some((_, Some(findings))) = &read
-                && !findings.nulls.is_empty()
                 && self.client.has_start_values()
             {
-                written.replacements =
-                    restore::values_for_nulls(findings, &self.client.record.start);
+                edits = restore::values_for_nulls(findings, &self.client.record.start);
             }
             if let Some((effects, findings)) = read
                 && !effects.is_none()
             {
                 forgets_statements = effects.forgets_statements();
-                if self.before_query(text, &effects, findings, &mut written)? {
+                if self.before_query(text, &effects, findings, &mut edits)? {
                     return Ok(());
                 }
             }
@@ -561,7 +553,7 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
         let unsynced = self.backend.requests.is_in_pipeline();
         let is_ignored = self.backend.requests.is_skipping_to_sync();
         self.backend.displace_unnamed(self.client);
-        self.pass_query(&written)?;
+        self.pass_query(edits)?;
         if forgets_statements {
             self.backend.last_query_takes_all(self.client);
         }
@@ -595,7 +587,7 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
         text: &[u8],
         effects: &Effects,
         findings: Option<Findings>,
-        written: &mut Written,
+        edits: &mut Vec<Edit>,
     ) -> Result<bool, Halt> {
         self.hold_for_effects(effects)?;
         if let Some(unusual) = &effects.unusual {
@@ -613,23 +605,22 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
             let warns = findings.as_ref().is_some_and(sets_a_local_default)
                 && self.backend.from_server.status() == TransactionStatus::Idle
                 && !self.backend.requests.is_in_pipeline();
+            let start = &self.client.record.start;
             if let Some(findings) = findings.filter(|_| !warns)
-                && let Some(all) = restore::insertions(&findings, &self.client.record.start)
+                && let Some(all) = restore::values_after_resets(&findings, start)
             {
                 restored = true;
                 if self.client.has_start_values() {
-                    written.insertions = all;
+                    edits.extend(all);
                 }
                 if self.client.listens() {
-                    let marks = self.client.marks(&findings, self.backend);
-                    let insertions = std::mem::take(&mut written.insertions);
-                    written.insertions = restore::merged(insertions, marks);
+                    edits.extend(self.client.marks(&findings, self.backend));
                 }
             }
         }
         self.before(effects, restored)?;
         self.backend.foresee(text, effects);
-        self.begin_again(text, &mut written.replacements)?;
+        self.begin_again(text, edits)?;
         Ok(false)
     }
 
@@ -672,21 +663,18 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
         Ok(())
     }
 
-    /// Passes the current Query on, with what is written into it.
-    fn pass_query(&mut self, written: &Written) -> Result<(), Halt> {
-        let Written { insertions, replacements } = written;
-        if insertions.is_empty() && replacements.is_empty() {
+    /// Passes the current Query on, with what is written into its text.
+    fn pass_query(&mut self, mut edits: Vec<Edit>) -> Result<(), Halt> {
+        if edits.is_empty() {
             self.pass();
             self.backend.request(Request::Query);
             return Ok(());
         }
+        edits.sort_by_key(Edit::start);
         let text = &self.body[..self.body.len() - 1];
-        let mut moved = insertions.clone();
-        let sent = restore::replaced(text, replacements, &mut moved);
-        self.pass_with(text.len(), |out| restore::write_with(&sent, &moved, out))?;
+        self.pass_with(text.len(), |out| restore::write_edited(text, &edits, out))?;
         let utf8 = self.reads_utf8();
-        self.backend.request_with_insertions(text, insertions, utf8);
-        self.backend.note_replaced(text, replacements, utf8);
+        self.backend.request_edited(text, &edits, utf8);
         Ok(())
     }
 

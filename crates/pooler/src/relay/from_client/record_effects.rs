@@ -172,12 +172,8 @@ impl<S: Socket> Client<S> {
     fn record_unusual(&mut self, backend: &mut Backend<S>, unusual: &Unusual, restored: bool) {
         backend.prepared.replay.forget();
         self.note_resetting_of(backend, unusual, restored);
-        if restored
-            && !unusual.discards_all
-            && unusual.resetting != Resetting::No
-            && !backend.is_classic()
-        {
-            self.doubt_resetting(backend, &unusual.resetting);
+        if !unusual.discards_all && unusual.resetting != Resetting::No && !backend.is_classic() {
+            self.doubt_resetting(backend, &unusual.resetting, restored);
         }
         if unusual.forgets_statements {
             self.note_forgetting(backend);

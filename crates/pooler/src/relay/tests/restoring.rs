@@ -178,6 +178,56 @@ fn a_text_that_streams_has_the_start_values_back_when_it_has_ended() {
     }
 }
 
+/// It ended the client's block: what the client rolled back later had been committed.
+#[test]
+fn start_values_that_come_back_in_a_transaction_block_do_not_end_it() {
+    let (mut world, client, server) = from_tokyo(PoolMode::Transaction);
+    world.send(&client, &query("BEGIN"));
+    world.send(&server, &answers("CT"));
+    let pad = "x".repeat(limits::WHOLE_TEXT_BYTES);
+    world.send(&client, &query(&format!("RESET TimeZone /*{pad}*/")));
+    server.received();
+    world.send(&server, &[command("RESET"), parameter("TimeZone", "UTC"), answers("T")].concat());
+    assert_eq!(client.kinds(), "CZCZ", "for the client nothing has changed");
+    world.send(&client, &query("SELECT now()"));
+    assert_eq!(server.received(), [query(SET_TOKYO), query("SELECT now()")].concat());
+    let told = [answers("C"), parameter("TimeZone", "Asia/Tokyo"), answers("T")].concat();
+    world.send(&server, &[told, answers("DCT")].concat());
+    assert_eq!(client.kinds(), "DCZ");
+    world.send(&client, &query("COMMIT"));
+    world.send(&server, &answers("CI"));
+    assert_eq!(world.idle_backends(), 1);
+}
+
+/// The next client had it.
+#[test]
+fn a_reset_that_is_rolled_back_after_a_text_that_streams_leaves_its_setting_to_no_other() {
+    let mut world = World::new(1);
+    let client = world.client();
+    world.send(&client, &query("SET work_mem = '5MB'"));
+    let server = world.servers[0].clone();
+    world.send(&server, &answers("CI"));
+    world.send(&server, &value("5MB"));
+    let pad = "x".repeat(limits::WHOLE_TEXT_BYTES);
+    for text in ["RESET work_mem", "RESET ALL"] {
+        world.send(&client, &query("BEGIN"));
+        world.send(&server, &answers("CT"));
+        world.send(&client, &query(&format!("{text} /*{pad}*/")));
+        world.send(&server, &answers("CT"));
+        server.received();
+        world.send(&client, &query("ROLLBACK"));
+        world.send(&server, &answers("CI"));
+        assert_eq!(world.idle_backends(), 0, "{text}: the server is asked first");
+        world.send(&server, &value("5MB"));
+        assert_eq!(world.idle_backends(), 1, "{text}");
+    }
+    let other = world.client();
+    server.received();
+    world.send(&other, &query("SELECT 1"));
+    let sent = [block("RESET \"work_mem\""), query("SELECT 1")].concat();
+    assert_eq!(server.received(), sent);
+}
+
 /// Runs `statement` of a client of session mode whose server has answered everything. Returns
 /// whether its start values are set again after it.
 fn is_restored(world: &mut World, client: &Peer, server: &Peer, statement: &str) -> bool {

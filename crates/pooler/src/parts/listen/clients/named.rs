@@ -4,7 +4,7 @@ use crate::parts::listen::CHANNELS_A_CLIENT_MAX;
 use crate::parts::listen::change::{Taken, is_named};
 use crate::parts::listen::clients::Listening;
 use crate::parts::listen::named::taken;
-use crate::parts::settings::restore::Insertion;
+use crate::parts::settings::restore::Edit;
 use crate::relay::backend::Backend;
 use crate::relay::client::Client;
 use crate::relay::effects::Unusual;
@@ -56,18 +56,14 @@ impl<S: Socket> Client<S> {
         Some(listening.pending.unlisten(what))
     }
 
-    /// What must be put after the UNLISTENs of a text.
-    pub(crate) fn marks(&mut self, findings: &Findings, backend: &Backend<S>) -> Vec<Insertion> {
+    /// What is written into a text after its UNLISTENs.
+    pub(crate) fn marks(&mut self, findings: &Findings, backend: &Backend<S>) -> Vec<Edit> {
         let mut all = Vec::new();
-        let mut before = 0;
         for statement in findings.statements() {
             if let Verb::Unlisten(what) = &statement.verb
                 && let Some(mark) = self.mark_unlisten(taken(what), backend)
             {
-                let at = statement.range.end;
-                let statements_before =
-                    statement.number - std::mem::replace(&mut before, statement.number);
-                all.push(Insertion { at, statements_before, statements: vec![mark] });
+                all.push(Edit::after(statement, &[mark]));
             }
         }
         all

@@ -22,6 +22,15 @@ use crate::session::settings::{Settings, SettingsBuilder, is_custom, is_for_supe
 use crate::time::Time;
 use crate::wire::TransactionStatus;
 
+/// The value of a setting after its RESET, of those of which the question does not ask whether they
+/// have been set.
+fn value_of_reset(name: &[u8]) -> Option<&'static [u8]> {
+    if is_custom(name) {
+        return Some(b"");
+    }
+    (*name == *b"role").then_some(b"none")
+}
+
 impl<S: Socket> Backend<S> {
     /// These parts may have appeared or gone.
     pub(crate) fn mark_unverified(&mut self, parts: PartSet) {
@@ -48,7 +57,7 @@ impl<S: Socket> Backend<S> {
             doubt.add_name(name);
         }
         let resets = effects.resets.names().iter();
-        doubt.resets.extend(resets.filter(|name| is_custom(name)).cloned());
+        doubt.resets.extend(resets.filter(|name| value_of_reset(name).is_some()).cloned());
     }
 
     /// Whether a text may create a temporary object without saying so: `pg_temp` may be first in
@@ -227,10 +236,15 @@ impl<S: Socket> Engine<S> {
 }
 
 impl<S: Socket> Client<S> {
-    /// Settings go back to values from the same text or pipeline: to the client's own start values,
-    /// or to the server's.
+    /// Settings are reset, which may be rolled back; `restored`: the client's start values are SET
+    /// in the same text or pipeline.
     #[cold]
-    pub(crate) fn doubt_resetting(&mut self, backend: &mut Backend<S>, resetting: &Resetting) {
+    pub(crate) fn doubt_resetting(
+        &mut self,
+        backend: &mut Backend<S>,
+        resetting: &Resetting,
+        restored: bool,
+    ) {
         let known = backend.known.unverified.as_deref().map_or(&[][..], |doubt| &doubt.names);
         let moved = |name: &[u8]| {
             backend.session.own.parameters.get(name).is_none()
@@ -257,7 +271,11 @@ impl<S: Socket> Client<S> {
             self.session.pin_all(part.into_iter().collect());
         }
         let does = EffectSet::of(&[Effect::HasSeveral]);
-        backend.doubt_settings(&Effects { names, does, ..Effects::default() });
+        let resets = match restored {
+            true => Resetting::No,
+            false => Resetting::Names(names.clone()),
+        };
+        backend.doubt_settings(&Effects { names, does, resets, ..Effects::default() });
     }
 
     /// Whether its backend, which is at rest, can be given back. If what pins is in doubt, the
@@ -388,21 +406,18 @@ impl<S: Socket> Client<S> {
         since: u64,
         doubt: &Unverified,
     ) {
-        let empty = |name: &[u8], value: Option<&[u8]>| {
-            value == Some(b"") && doubt.resets.iter().any(|reset| reset.eq_ignore_ascii_case(name))
+        let is_reset = |name: &[u8], value: &[u8]| {
+            value_of_reset(name) == Some(value)
+                && doubt.resets.iter().any(|reset| reset.eq_ignore_ascii_case(name))
         };
         let with_answer = |settings: &Settings, start: &Settings| {
             let mut settings = SettingsBuilder::from(settings);
             for (name, value) in names.iter().zip(values) {
                 let login = **name == *b"session_authorization";
                 let own = value.as_deref().filter(|v| login && **v == *backend.role().as_bytes());
-                // A setting that was reset where no SET could follow: within a function.
-                let reset = doubt.discarded
-                    || if is_custom(name) {
-                        empty(name, value.as_deref())
-                    } else {
-                        value.is_none()
-                    };
+                // A setting that was reset where no SET could follow: within a function, say.
+                let reset =
+                    doubt.discarded || value.as_deref().is_none_or(|value| is_reset(name, value));
                 let start = start.get(name).filter(|_| reset);
                 match start.or(value.as_deref().filter(|_| own.is_none())) {
                     Some(value) => settings.set(name, value),

@@ -1,8 +1,6 @@
 //! RESET, and the error positions of texts that are longer than their client's own.
 
-use crate::parts::settings::restore::{
-    Insertion, Longer, Replacement, characters, lengthened, statements_after,
-};
+use crate::parts::settings::restore::{Edit, longer, statements_after};
 use crate::relay::backend::Backend;
 use crate::relay::client::Client;
 use crate::relay::effects::Unusual;
@@ -12,29 +10,16 @@ use crate::relay::socket::Socket;
 use crate::wire::build;
 
 impl<S: Socket> Backend<S> {
-    /// Records what a Query with insertions owes.
-    pub(crate) fn request_with_insertions(
-        &mut self,
-        text: &[u8],
-        insertions: &[Insertion],
-        utf8: bool,
-    ) {
-        self.prepared.longer.query_ended();
-        for insertion in insertions {
-            self.request(Request::Statements(insertion.statements_before));
-            for _ in &insertion.statements {
-                self.request(Request::InjectedStatement);
-            }
-            let by = insertion.statements.iter().map(|made| 1 + characters(made, utf8)).sum();
-            let at = characters(&text[..insertion.at], utf8);
-            self.prepared.longer.extend([Longer { at, by }]);
+    /// Records what a Query owes into whose text these are written, in its order.
+    pub(crate) fn request_edited(&mut self, text: &[u8], edits: &[Edit], utf8: bool) {
+        let mut before = 0;
+        for &(number, made) in edits.iter().filter_map(|edit| edit.follows.as_ref()) {
+            let own = number - std::mem::replace(&mut before, number);
+            self.request(Request::Statements(own));
+            (0..made).for_each(|_| self.request(Request::InjectedStatement));
         }
+        self.prepared.longer.query = longer(text, edits, utf8);
         self.request(Request::Query);
-    }
-
-    /// Notes the replacements of NULLs in that Query.
-    pub(crate) fn note_replaced(&mut self, text: &[u8], replaced: &[Replacement], utf8: bool) {
-        self.prepared.longer.extend(lengthened(text, replaced, utf8));
     }
 }
 
