@@ -67,33 +67,40 @@ check_python() {
     fi
 }
 
-# Begins a command whose end `ends` or `ends_counted` waits for. Its output comes then.
-begins() { # begins LOG COMMAND... -> begun
-    local log=$1
-    shift
+# Begins a command whose end `ends` or `ends_counted` waits for, by its name. Its output comes then.
+declare -A begun=()
+begins() { # begins NAME LOG COMMAND...
+    local name=$1 log=$2
+    shift 2
     nice -n 5 "$@" >"$log" 2>&1 &
-    begun=$!
-    trap 'kill "$begun"' EXIT # Ctrl-C does not reach it
+    begun[$name]=$!
+    trap 'kill "${begun[@]}"' EXIT # Ctrl-C does not reach them
+}
+
+# Waits for it.
+ended() { # ended NAME -> its exit code
+    local pid=${begun[$1]} status=0
+    say "$1 (begun before)"
+    wait "$pid" || status=$?
+    unset "begun[$1]"
+    [ "${#begun[@]}" -gt 0 ] || trap - EXIT
+    return "$status"
 }
 
 ends() { # ends NAME LOG: a check, whose output matters if it fails
-    local name=$1 log=$2 started=$SECONDS
-    say "$name (begun before)"
-    wait "$begun" || {
-        tail -n 200 "$log" >&2
-        fault "$name"
+    local started=$SECONDS
+    ended "$1" || {
+        tail -n 200 "$2" >&2
+        fault "$1"
     }
-    trap - EXIT
     printf '    %s s more\n' $((SECONDS - started)) >&2
 }
 
 ends_counted() { # ends_counted NAME LOG: a program that ends with a count
-    local name=$1 log=$2 status=0
-    say "$name (begun before)"
-    wait "$begun" || status=$?
-    trap - EXIT
-    cat "$log"
-    counted "$name" "$log" "$status"
+    local status=0
+    ended "$1" || status=$?
+    cat "$2"
+    counted "$1" "$2" "$status"
 }
 
 # Sums lines like `test result: ok. 3 passed; 0 failed; 1 ignored; 0 measured; ...`.
@@ -239,20 +246,6 @@ second_server() { # second_server LOG
     rm -rf "$directory"
 }
 
-# PostgreSQL's own regression suite, direct and through Hawser in transaction mode, without and with
-# the extension.
-regression_suite() { # regression_suite LOG
-    local reason=$logs/regress-ready.log
-    if tests/regress/run.py --ready 2> >(tee "$reason" >&2); then
-        run_counted "PostgreSQL's regression suite, file by file" "$1" \
-            env HAWSER="$target/release/hawser" tests/regress/run.py --suite regress \
-            --through transaction --through transaction+extension
-    else
-        skipped=$((skipped + 1))
-        say "skipped: PostgreSQL's regression suite: $(tail -n 1 "$reason")"
-    fi
-}
-
 # The drivers' own suites in short form, through Hawser in transaction mode. What of them cannot be
 # had they count as skipped themselves. They wait most of the time, and so does PgBouncer's own suite, in short
 # form (three minutes at most), which runs beside them.
@@ -260,7 +253,7 @@ others_suites() { # others_suites LOG LOG
     local started=$SECONDS reason=$logs/pgbouncer-ready.log with_pgbouncer=
     if tests/pgbouncer/run.py --ready 2> >(tee "$reason" >&2); then
         with_pgbouncer=1
-        begins "$2" env HAWSER="$target/release/hawser" PG_BIN="$(postgres_bin)" tests/pgbouncer/run.py
+        begins "PgBouncer's own suite" "$2" env HAWSER="$target/release/hawser" PG_BIN="$(postgres_bin)" tests/pgbouncer/run.py
     else
         skipped=$((skipped + 1))
         say "skipped: PgBouncer's own suite: $(tail -n 1 "$reason")"
@@ -271,21 +264,28 @@ others_suites() { # others_suites LOG LOG
     printf '    %s s\n' $((SECONDS - started)) >&2
 }
 
-# The extension's own tests, where its server's directories can be written to. They wait most of the time, and
-# run beside the tests with another server.
-with_extension_tests() { # with_extension_tests LOG COMMAND...
-    local log=$1 reason
-    shift
-    if [ ! -w "$("$(pg_config_program)" --pkglibdir 2>/dev/null)" ]; then
-        reason="no pg_config, or no right to install into its server"
+# The tests with another server, none of which measures. Beside them: PostgreSQL's own regression suite, direct and
+# through Hawser in transaction mode, without and with the extension; and the extension's own tests, where its server's
+# directories can be written to, which wait most of the time.
+last_suites() {
+    local regress="PostgreSQL's regression suite, file by file" extension="extension" reason=$logs/regress-ready.log
+    if tests/regress/run.py --ready 2> >(tee "$reason" >&2); then
+        begins "$regress" "$logs/regress.log" env HAWSER="$target/release/hawser" tests/regress/run.py --suite regress \
+            --through transaction --through transaction+extension
+    else
         skipped=$((skipped + 1))
-        say "skipped: the extension's tests: $reason"
-        "$@"
-        return
+        say "skipped: PostgreSQL's regression suite: $(tail -n 1 "$reason")"
     fi
-    begins "$log" env HAWSER="$target/release/hawser" PG_CONFIG="$(pg_config_program)" extension/check.sh
-    "$@"
-    ends_counted "extension" "$log"
+    if [ -w "$("$(pg_config_program)" --pkglibdir 2>/dev/null)" ]; then
+        begins "$extension" "$logs/extension-test.log" \
+            env HAWSER="$target/release/hawser" PG_CONFIG="$(pg_config_program)" extension/check.sh
+    else
+        skipped=$((skipped + 1))
+        say "skipped: the extension's tests: no pg_config, or no right to install into its server"
+    fi
+    second_server "$logs/python-test-18.log"
+    [ -z "${begun[$extension]:-}" ] || ends_counted "$extension" "$logs/extension-test.log"
+    [ -z "${begun[$regress]:-}" ] || ends_counted "$regress" "$logs/regress.log"
 }
 
 # Many systems give 1,024 descriptors until they are asked for more, which tests with a thousand clients need. No more
@@ -318,7 +318,7 @@ main() {
         step_ends "checks"
     fi
     # Of several builds one has a processor to spare while the last crates of another are compiled.
-    begins "$logs/release-build.log" cargo build --release --locked -p hawser
+    begins "release build" "$logs/release-build.log" cargo build --release --locked -p hawser
     [ -z "$checks" ] || check "clippy" cargo clippy --workspace --all-targets --locked --quiet -- -D warnings
     step_ends "clippy, beside the release build"
     run_counted "scripts" "$logs/scripts-test.log" scripts/test_scripts.sh
@@ -335,10 +335,8 @@ main() {
     if [ "$purpose" = all ]; then
         others_suites "$logs/suites-test.log" "$logs/pgbouncer-test.log"
         step_ends "drivers' own suites, PgBouncer's beside them"
-        regression_suite "$logs/regress.log"
-        step_ends "PostgreSQL's regression suite"
-        with_extension_tests "$logs/extension-test.log" second_server "$logs/python-test-18.log"
-        step_ends "python tests with PostgreSQL 18, the extension's beside them"
+        last_suites
+        step_ends "python tests with PostgreSQL 18, its regression suite and the extension's tests beside them"
     fi
 
     say "$SECONDS s:"

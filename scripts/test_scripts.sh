@@ -74,19 +74,25 @@ takes_only_a_line_that_is_a_count() {
 
 waits_for_what_was_begun() {
     . scripts/test.sh
-    begins "$scratch/begun.log" sh -c 'sleep 0.2; echo made'
+    begins "a build" "$scratch/begun.log" sh -c 'sleep 0.2; echo made'
     ends "a build" "$scratch/begun.log" 2>"$scratch/said"
     equal "$failed" 0
-    begins "$scratch/begun.log" sh -c 'echo why; exit 3'
+    begins "a build" "$scratch/begun.log" sh -c 'echo why; exit 3'
     ends "a build" "$scratch/begun.log" 2>"$scratch/said"
     equal "$failed" 1
     grep why "$scratch/said"
-    begins "$scratch/begun.log" sh -c 'echo "3 passed, 1 failed, 2 skipped"; exit 1'
+    begins "a suite" "$scratch/begun.log" sh -c 'echo "3 passed, 1 failed, 2 skipped"; exit 1'
     ends_counted "a suite" "$scratch/begun.log" 2>"$scratch/said"
     equal "$passed $failed $skipped" "3 2 2"
-    begins "$scratch/begun.log" sh -c 'echo dead'
+    begins "a suite" "$scratch/begun.log" sh -c 'echo dead'
     ends_counted "a suite" "$scratch/begun.log" 2>"$scratch/said"
     equal "$failed" 3
+    begins "slow" "$scratch/slow.log" sh -c 'sleep 0.3; echo "1 passed, 0 failed, 0 skipped"'
+    begins "quick" "$scratch/quick.log" sh -c 'echo "5 passed, 1 failed, 0 skipped"; exit 1'
+    ends_counted "slow" "$scratch/slow.log" 2>"$scratch/said"
+    equal "$passed $failed" "4 3"
+    ends_counted "quick" "$scratch/quick.log" 2>"$scratch/said"
+    equal "$passed $failed ${#begun[@]}" "9 4 0"
 }
 
 tells_what_each_step_took() {
