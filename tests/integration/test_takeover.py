@@ -761,7 +761,7 @@ def test_clients_that_the_old_process_had_sent_when_it_died_go_on(env):
         old, mark = target.pooler.process, target.pooler.log.stat().st_size
         new = spawn(target.pooler)
         with reaped(old):
-            while "clients go over" not in target.pooler.text(mark):
+            while "clients move between" not in target.pooler.text(mark):
                 pass
             new.send_signal(signal.SIGSTOP)  # 32 are on their way by then, or soon
             time.sleep(0.5)
