@@ -52,10 +52,7 @@ pub enum Error {
     #[error("{0}")]
     Kernel(#[from] BypassError),
     /// It does it wrong: what was found.
-    #[error(
-        "the self-test has failed, and local connections stay with TCP: {0}. `hawser \
-             bypass selftest` shows all of it"
-    )]
+    #[error("the self-test has failed: {0}. `hawser bypass selftest` shows all of it")]
     SelfTest(String),
     /// The program could not be started.
     #[error("{name}: {source}")]

@@ -240,7 +240,7 @@ impl Report {
             Err(error) if wanted == BypassUse::On => {
                 (Grade::Error, format!("[bypass] enable = \"on\": {error}"))
             }
-            Err(error) => (Grade::Warning, format!("local connections use TCP: {error}")),
+            Err(error) => (Grade::Warning, format!("local connections stay with TCP: {error}")),
         };
         self.add(grade, text);
     }

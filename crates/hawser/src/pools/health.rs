@@ -290,17 +290,18 @@ impl Health {
         let mut unmeasured = BTreeSet::new();
         for entry in entries {
             let route = entry.route.load();
-            let is_unknown = |server| match self.last.get(server) {
-                Some(Look { standing: Standing::Serving(state), lag, .. }) => {
-                    state.in_recovery && lag.measured().is_none()
-                }
-                _ => false,
-            };
+            let looks = || route.target.servers.iter().map(|server| self.last.get(server));
+            let states = looks().flatten().filter_map(|look| match look.standing {
+                Standing::Serving(state) => Some((state.in_recovery, look.lag.measured())),
+                _ => None,
+            });
+            let has_primary = states.clone().any(|(in_recovery, _)| !in_recovery);
+            let mut standbys = states.filter(|(in_recovery, _)| *in_recovery);
             // (The first look at a primary may end after the one at its standby.)
-            let all_answered = route.target.servers.iter().all(|one| self.last.contains_key(one));
             if route.target.max_replica_lag.is_some()
-                && all_answered
-                && route.target.servers.iter().any(is_unknown)
+                && looks().all(|look| look.is_some())
+                && !has_primary
+                && standbys.any(|(_, lag)| lag.is_none())
             {
                 unmeasured.insert(entry.key.database.clone());
             }
