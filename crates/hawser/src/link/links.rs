@@ -108,7 +108,7 @@ impl Links {
                 match Running::start(config) {
                     Ok(one) => started.push(one),
                     Err(error) => {
-                        error!("cannot restart a link with its old configuration: {error}")
+                        error!("cannot restart a link with its old configuration: {error}");
                     }
                 }
             }
