@@ -188,7 +188,7 @@ fn a_configuration_without_any_login_is_refused_with_three_ways() {
     assert!(refusal.starts_with("/etc/hawser/hawser.toml:1:1: "), "{refusal}");
     assert!(
         errors(&format!("{frame}[auth]\nauth_type = \"trust\"\n"))
-            .contains("hawser.toml:4:2: nobody")
+            .contains("hawser.toml:4:2: no client")
     );
     // A user without a password can be trusted, but not asked for one.
     let user = "[[user]]\nname = \"u\"\n";
