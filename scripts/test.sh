@@ -27,14 +27,16 @@ jobs=$((2 * $(nproc)))
 
 # What each step took and how idle the processors were meanwhile, for those who want the run shorter.
 steps=()
-step_began=0
-step_stat=''
+step_began=$SECONDS
+processor_times() { # -> all, and idle ones
+    awk '$1 == "cpu" { for (i = 2; i <= 9; i++) all += $i; print all, $5 + $6 }' /proc/stat
+}
+step_stat=$(processor_times)
 step_ends() { # step_ends NAME: what ran since the last one
     local stat
-    stat=$(awk '$1 == "cpu" { for (i = 2; i <= 9; i++) all += $i; print all, $5 + $6 }' /proc/stat)
-    # shellcheck disable=SC2086 # two figures each
-    steps+=("$(printf '%s ' ${step_stat:-0 0} $stat | awk -v name="$1" -v seconds=$((SECONDS - step_began)) \
-        '{ all = $3 - $1; printf "%5d s, %2d %% idle  %s", seconds, all ? 100 * ($4 - $2) / all : 0, name }')")
+    stat=$(processor_times)
+    steps+=("$(awk -v name="$1" -v seconds=$((SECONDS - step_began)) \
+        '{ all = $3 - $1; printf "%5d s, %2d %% idle  %s", seconds, all ? 100 * ($4 - $2) / all : 0, name }' <<<"$step_stat $stat")")
     step_began=$SECONDS
     step_stat=$stat
 }
@@ -54,14 +56,19 @@ check() { # check NAME COMMAND...
     printf '    %s s\n' $((SECONDS - started)) >&2
 }
 
+# What cannot be run is said, and counted.
+skip() { # skip NAME REASON
+    skipped=$((skipped + 1))
+    say "skipped: $1: $2"
+}
+
 # The rules of Python. Where ruff is not here and cannot be fetched either, it is said and counted as skipped.
 check_python() {
     local status=0 reason=$logs/ruff.log
     say "Python's rules (ruff)"
     scripts/ruff.sh 2> >(tee "$reason" >&2) || status=$?
     if [ "$status" = 69 ]; then
-        skipped=$((skipped + 1))
-        say "skipped: Python's rules: $(tail -n 1 "$reason")"
+        skip "Python's rules" "$(tail -n 1 "$reason")"
     elif [ "$status" != 0 ]; then
         fault "Python's rules (ruff)"
     fi
@@ -240,8 +247,7 @@ second_server() { # second_server LOG
         [ ! -x "$bin/pg_config" ] || run_counted "extension with PostgreSQL 18" "$logs/extension-test-18.log" \
             env HAWSER="$target/release/hawser" PG_CONFIG="$bin/pg_config" extension/check.sh
     else
-        skipped=$((skipped + 1))
-        say "skipped: the tests with PostgreSQL 18: $(tail -n 1 "$reason")"
+        skip "the tests with PostgreSQL 18" "$(tail -n 1 "$reason")"
     fi
     rm -rf "$directory"
 }
@@ -255,8 +261,7 @@ others_suites() { # others_suites LOG LOG
         with_pgbouncer=1
         begins "PgBouncer's own suite" "$2" env HAWSER="$target/release/hawser" PG_BIN="$(postgres_bin)" tests/pgbouncer/run.py
     else
-        skipped=$((skipped + 1))
-        say "skipped: PgBouncer's own suite: $(tail -n 1 "$reason")"
+        skip "PgBouncer's own suite" "$(tail -n 1 "$reason")"
     fi
     run_counted "drivers' own suites" "$1" \
         env HAWSER="$target/release/hawser" python3 tests/suites/run.py --jobs "$jobs"
@@ -273,15 +278,13 @@ last_suites() {
         begins "$regress" "$logs/regress.log" env HAWSER="$target/release/hawser" tests/regress/run.py --suite regress \
             --through transaction --through transaction+extension
     else
-        skipped=$((skipped + 1))
-        say "skipped: PostgreSQL's regression suite: $(tail -n 1 "$reason")"
+        skip "PostgreSQL's regression suite" "$(tail -n 1 "$reason")"
     fi
     if [ -w "$("$(pg_config_program)" --pkglibdir 2>/dev/null)" ]; then
         begins "$extension" "$logs/extension-test.log" \
             env HAWSER="$target/release/hawser" PG_CONFIG="$(pg_config_program)" extension/check.sh
     else
-        skipped=$((skipped + 1))
-        say "skipped: the extension's tests: no pg_config, or no right to install into its server"
+        skip "the extension's tests" "no pg_config, or no right to install into its server"
     fi
     second_server "$logs/python-test-18.log"
     [ -z "${begun[$extension]:-}" ] || ends_counted "$extension" "$logs/extension-test.log"
@@ -303,8 +306,6 @@ main() {
     case ${CHECKS:-} in '' | 0) ;; *) checks=1 ;; esac
     raise_descriptors
 
-    step_ends "" # where the first one begins
-    steps=()
     scripts/setup.sh "$purpose"
     step_ends "set-up"
     mkdir -p "$logs"
