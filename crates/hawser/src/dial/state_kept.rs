@@ -2,10 +2,11 @@
 //! PostgreSQL does, and a pooler in transaction mode does not.
 //!
 //! # Model
-//! BackendKeyData of a server names the process that `pg_backend_pid()` gives in each transaction. Where
-//! they differ, a pooler invented the first, or took it from one of its servers. Then one connection sets a custom setting, and a second one looks for it
-//! in a transaction, which keeps the server process that it has got: state is mixed if the second
-//! one finds it, and lost if the first one does not.
+//! BackendKeyData of a server names the process that `pg_backend_pid()` gives in each transaction.
+//! Where they differ, a pooler invented the first, or took it from one of its servers. Then one
+//! connection sets a custom setting, and a second one looks for it in a transaction, which keeps the
+//! server process that it has got: state is mixed if the second one finds it, and lost if the first
+//! one does not.
 //!
 //! # Limits
 //! A pooler in transaction mode that gives each of the two a process of its own each time passes.
@@ -19,8 +20,8 @@ const LOOKS: usize = 5;
 /// So many transactions are looked at: a pooler may announce the server that it uses first.
 const TRANSACTIONS: usize = 2;
 
-/// Whether another process than the announced one serves one of the connection's next transactions. (0: none was
-/// announced, and nothing is known.)
+/// Whether another process than the announced one serves one of the connection's next transactions.
+/// (0: none was announced, and nothing is known.)
 ///
 /// # Errors
 /// The server refuses the question, or the connection ends.

@@ -290,19 +290,20 @@ impl Health {
         let mut unmeasured = BTreeSet::new();
         for entry in entries {
             let route = entry.route.load();
-            let looks = || route.target.servers.iter().map(|server| self.last.get(server));
-            let states = looks().flatten().filter_map(|look| match look.standing {
-                Standing::Serving(state) => Some((state.in_recovery, look.lag.measured())),
-                _ => None,
-            });
-            let has_primary = states.clone().any(|(in_recovery, _)| !in_recovery);
-            let mut standbys = states.filter(|(in_recovery, _)| *in_recovery);
-            // (The first look at a primary may end after the one at its standby.)
-            if route.target.max_replica_lag.is_some()
-                && looks().all(|look| look.is_some())
-                && !has_primary
-                && standbys.any(|(_, lag)| lag.is_none())
-            {
+            if route.target.max_replica_lag.is_none() {
+                continue;
+            }
+            // (All of them: the first look at a primary may end after the one at its standby.)
+            let looks = route.target.servers.iter().map(|server| self.last.get(server));
+            let Some(looks) = looks.collect::<Option<Vec<_>>>() else { continue };
+            let in_recovery = |look: &Look| match look.standing {
+                Standing::Serving(state) => Some(state.in_recovery),
+                Standing::NotAccepting | Standing::Unknown => None,
+            };
+            let has_primary = looks.iter().any(|look| in_recovery(look) == Some(false));
+            let is_unknown =
+                |look: &&Look| in_recovery(look) == Some(true) && look.lag.measured().is_none();
+            if !has_primary && looks.iter().any(is_unknown) {
                 unmeasured.insert(entry.key.database.clone());
             }
         }

@@ -134,9 +134,9 @@ impl AppliedSession {
         let Self {
             applied: _, // compared with what the client desires
             own: _,
-            texts: _, // for texts that the full lane reads
-            applying,
-            role: _, // a client whose role is refused gets no further
+            texts: _,    // for texts that the full lane reads
+            applying: _, // `is_applying`
+            role: _,     // a client whose role is refused gets no further
             custom: _,
             lasting: _,
             lifts: _, // outstanding
@@ -144,7 +144,7 @@ impl AppliedSession {
             function_plans: _, // compared where functions keep plans
             function_plans_are_own: _,
         } = self;
-        *applying == Applying::No && within.is_none()
+        !self.is_applying() && within.is_none()
     }
 
     /// The server's own values have changed.
