@@ -266,6 +266,7 @@ FROM (SELECT pg_catalog.pg_get_expr(a.adbin, a.adrelid) FROM pg_catalog.pg_attrd
         WHERE k.conbin::pg_catalog.text OPERATOR(pg_catalog.~) {OWN}
     UNION SELECT pg_catalog.pg_get_expr(t.typdefaultbin, 0) FROM pg_catalog.pg_type t
         WHERE t.typtype = 'd' AND t.typdefaultbin::pg_catalog.text OPERATOR(pg_catalog.~) {OWN}
+    {STATISTICS}
     UNION SELECT pg_catalog.substring(pg_catalog.pg_get_ruledef(r.oid), ' DO (.*)') FROM pg_catalog.pg_rewrite r
         WHERE r.oid OPERATOR(pg_catalog.>=) 16384 AND NOT r.ev_type = '1'
             AND r.ev_action::pg_catalog.text OPERATOR(pg_catalog.~) {OWN}) e (expression)
@@ -310,11 +311,13 @@ LEFT JOIN pg_catalog.pg_policy y ON y.oid = d.objid AND d.classid = 'pg_catalog.
 LEFT JOIN pg_catalog.pg_index i ON i.indexrelid = d.objid AND d.classid = 'pg_catalog.pg_class'::pg_catalog.regclass
 LEFT JOIN pg_catalog.pg_partitioned_table g
     ON g.partrelid = d.objid AND d.classid = 'pg_catalog.pg_class'::pg_catalog.regclass
+LEFT JOIN pg_catalog.pg_statistic_ext s
+    ON s.oid = d.objid AND d.classid = 'pg_catalog.pg_statistic_ext'::pg_catalog.regclass
 LEFT JOIN pg_catalog.pg_proc q ON q.oid = d.objid AND d.classid = 'pg_catalog.pg_proc'::pg_catalog.regclass
 LEFT JOIN pg_catalog.pg_type t
     ON t.oid = d.objid AND d.classid = 'pg_catalog.pg_type'::pg_catalog.regclass AND t.typtype = 'd'
 LEFT JOIN pg_catalog.pg_class c
-    ON c.oid = COALESCE(r.ev_class, a.adrelid, k.conrelid, y.polrelid, i.indrelid, g.partrelid)
+    ON c.oid = COALESCE(r.ev_class, a.adrelid, k.conrelid, y.polrelid, i.indrelid, g.partrelid, s.stxrelid)
 WHERE d.refclassid = 'pg_catalog.pg_proc'::pg_catalog.regclass AND p.oid OPERATOR(pg_catalog.>=) 16384
     AND COALESCE(c.relname, t.typname, q.proname) IS NOT NULL
 UNION ALL
@@ -342,9 +345,15 @@ const OF_SETTINGS: &str = "r.oid OPERATOR(pg_catalog.>=) 16384 AND r.ev_type = '
     OPERATOR(pg_catalog.~) (SELECT pg_catalog.concat(':relid ', w.oid, ' ') FROM pg_catalog.pg_class w \
     WHERE w.oid OPERATOR(pg_catalog.<) 16384 AND w.relname = 'pg_settings')";
 
-/// The source of a function, from PostgreSQL 14 on and before.
-const SOURCES: [&str; 2] =
-    ["COALESCE(pg_catalog.pg_get_function_sqlbody(p.oid), p.prosrc)", "p.prosrc"];
+/// The source of a function, and the expressions of extended statistics, from PostgreSQL 14 on and before.
+const BY_VERSION: [(&str, &str); 2] = [
+    (
+        "COALESCE(pg_catalog.pg_get_function_sqlbody(p.oid), p.prosrc)",
+        "UNION SELECT pg_catalog.array_to_string(pg_catalog.pg_get_statisticsobjdef_expressions(s.oid), ', ') \
+         FROM pg_catalog.pg_statistic_ext s WHERE s.stxexprs::pg_catalog.text OPERATOR(pg_catalog.~) {OWN}",
+    ),
+    ("p.prosrc", ""),
+];
 
 /// The text in an expression's tree that calls such a function of the server, or reads a view of
 /// the session's state.
@@ -362,8 +371,9 @@ pg_prepared_statement|pg_cursor|pg_listening_channels|\
 /// The text in the tree of a rule that notifies (NOTIFY before PostgreSQL 16, NOTIFYSTMT since).
 const NOTIFY: &str = "'[{]NOTIFY'";
 
-fn census_with(source: &str) -> String {
+fn census_with((source, statistics): (&str, &str)) -> String {
     CENSUS
+        .replace("{STATISTICS}", statistics)
         .replace(
             "pg_catalog.coalesce_name",
             "COALESCE(c.relname, t.typname, q.proname)::pg_catalog.text",
@@ -679,10 +689,11 @@ impl Censuses {
             }
             return Ok(());
         }
-        let ask =
-            async |source| self.enquiries.ask_catalogs(route, patience, &census_with(source)).await;
-        let answer = match ask(SOURCES[0]).await {
-            Err(DialError::Talk { source: TalkError::Server(_), .. }) => ask(SOURCES[1]).await?,
+        let ask = async |version| {
+            self.enquiries.ask_catalogs(route, patience, &census_with(version)).await
+        };
+        let answer = match ask(BY_VERSION[0]).await {
+            Err(DialError::Talk { source: TalkError::Server(_), .. }) => ask(BY_VERSION[1]).await?,
             answer => answer?,
         };
         // Reading much source takes a moment.

@@ -896,7 +896,14 @@ mod tests {
 
     #[test]
     fn what_no_command_can_undo_spoils_the_backend() {
-        for text in ["LOAD 'x'", "SELECT setseed(0.5)", "SELECT set_limit(0.5)", "SELECT 'open"] {
+        for text in [
+            "LOAD 'x'",
+            "SELECT setseed(0.5)",
+            "SELECT set_limit(0.5)",
+            "SELECT set_user('postgres')",
+            "SELECT * FROM hypopg_create_index('CREATE INDEX ON t (i)')",
+            "SELECT 'open",
+        ] {
             let effects = effects(text);
             assert!(effects.may(Effect::Spoils) && !effects.pins.is_empty(), "{text}: {effects:?}");
         }

@@ -115,12 +115,14 @@ pub struct Census {
 const WRITING: [&[u8]; 6] = [b"copy", b"delete", b"insert", b"merge", b"truncate", b"update"];
 
 /// Words after which a text may compute indexes or statistics anew, of tables that it does not name.
-const COMPUTING: [&[u8]; 9] = [
+const COMPUTING: [&[u8]; 11] = [
     b"alter",
     b"analyse",
     b"analyze",
     b"brin_summarize_new_values",
     b"brin_summarize_range",
+    b"bt_index_check",
+    b"bt_index_parent_check",
     b"cluster",
     b"refresh",
     b"reindex",

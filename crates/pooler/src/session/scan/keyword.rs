@@ -104,7 +104,7 @@ const fn ends(text: &'static str, part: Part) -> Keyword {
     Keyword { text: text.as_bytes(), word: Word::Ends, parts: PartSet::of(&[part]) }
 }
 
-const KEYWORDS: [Keyword; 112] = [
+const KEYWORDS: [Keyword; 116] = [
     word("abort", Word::Abort),
     word("alter", Word::Alter),
     word("as", Word::As),
@@ -200,7 +200,12 @@ const KEYWORDS: [Keyword; 112] = [
     touches("dblink_connect", Part::NamedConnection),
     touches("dblink_connect_u", Part::NamedConnection),
     touches("set_limit", Part::CustomSetting), // pg_trgm
-    word("connectby", Word::Runs),             // tablefunc
+    // Of others that are widely used: no command takes back what they leave.
+    touches("hypopg_create_index", Part::CustomSetting), // HypoPG: indexes that only the planner sees
+    touches("hypopg_hide_index", Part::CustomSetting),
+    touches("set_session_auth", Part::CustomSetting), // set_user, as the next
+    touches("set_user", Part::CustomSetting),
+    word("connectby", Word::Runs), // tablefunc
     word("crosstab", Word::Runs),
     word("crosstab2", Word::Runs),
     word("crosstab3", Word::Runs),
