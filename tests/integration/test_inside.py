@@ -5,6 +5,7 @@ The extension is built from extension/ and preloaded by its path; nothing is ins
 
 import contextlib
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -207,6 +208,27 @@ def test_what_runs_inside_is_counted(env):
             more = [now[i] - before[i] for i in range(3)]
             return more[0] == more[2] == 50 and more[1] > 50_000
         until(has_more, "50 more transactions are counted", 10)
+
+
+@pooler_only
+@limit(60)
+def test_what_brings_clients_back_is_counted_by_its_reason(env):
+    def returns(target):
+        found = re.findall(r'^hawser_inside_returns_total\{(.*?)\} (\d+)', target.pooler.http("/metrics")[1], re.MULTILINE)
+        return {re.search('reason="(.*?)"', labels)[1]: int(count) for labels, count in found if 'database="room"' in labels}
+
+    with inside(env) as target, target.pooler.admin() as console:
+        client = connect(env, target)
+        for reason, bring_back in (("message", lambda: client.value("show work_mem")),
+                                   ("state", lambda: client.value("select sets('5MB')")),
+                                   ("recalled", lambda: (console.execute("PAUSE room"), console.execute("RESUME room"))),
+                                   ("ended", client.close)):
+            goes_in(env, target, client)
+            before = returns(target)
+            bring_back()
+            until(lambda: returns(target)[reason] > before[reason], f"it is back: {reason}", 10)
+            after = returns(target)
+            equal({name: after[name] - before[name] for name in after}, {name: int(name == reason) for name in before})
 
 
 def check(target):

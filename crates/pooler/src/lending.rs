@@ -46,7 +46,9 @@ pub use process_state::{Lasting, buffers_of};
 pub use queue::{SAME_MOMENT, Waiter};
 pub use scheduler::{Acquired, Limits, OpenOne, Pool, Released};
 pub use shared::{Fidelity, PoolSettings, SharedPool};
-pub use stats::{Counter, HISTOGRAM_BOUNDS_US, Histogram, ListenStats, LoopStats, PoolStats};
+pub use stats::{
+    Counter, HISTOGRAM_BOUNDS_US, Histogram, ListenStats, LoopStats, PoolStats, Return, Returns,
+};
 
 #[cfg(test)]
 mod tests;

@@ -129,13 +129,14 @@ pub(super) async fn serve(stream: UnixStream, expected: &Expectations) {
                         break;
                     }
                 }
-                RETURN => room.returned(slot, generation, bytes, false),
-                LOST => room.returned(slot, generation, Vec::new(), true),
+                RETURN => room.returned(slot, generation, bytes),
+                LOST => room.lost(slot, generation),
                 SCHEMA => room.schema_changed(),
                 PAIR | PAIR_OWED => {
-                    if let Some(back) = room.leaves_with_backend(slot, generation, bytes) {
+                    let owed = kind == PAIR_OWED;
+                    if let Some(back) = room.leaves_with_backend(slot, generation, bytes, owed) {
                         // Nobody takes it if the process is about to end.
-                        let _ = joined.send(Pair { back, owed: kind == PAIR_OWED });
+                        let _ = joined.send(Pair { back, owed });
                     }
                     return room.left(number);
                 }

@@ -14,6 +14,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use hawser_pooler::ids::{ClientId, ServerAddressId};
+use hawser_pooler::lending::Return;
 use hawser_pooler::relay::ToLoop;
 use hawser_pooler::relay::inside::{BackFromInside, CustomNames, InsideSession};
 use hawser_pooler::session::settings::PlanReads;
@@ -294,24 +295,41 @@ impl Room {
         }
     }
 
-    /// A backend gives a client back: `lost` is one whose connection has ended.
-    pub(super) fn returned(&self, slot: u32, generation: u32, input: Vec<u8>, lost: bool) {
+    /// A backend gives a client back, with what it has read of it.
+    pub(super) fn returned(&self, slot: u32, generation: u32, input: Vec<u8>) {
+        let why = if input.is_empty() { Return::Recalled } else { Return::Message };
+        self.comes_back(slot, generation, input, why);
+    }
+
+    /// A backend gives a client back whose connection has ended.
+    pub(super) fn lost(&self, slot: u32, generation: u32) {
+        self.comes_back(slot, generation, Vec::new(), Return::Ended);
+    }
+
+    fn comes_back(&self, slot: u32, generation: u32, input: Vec<u8>, why: Return) {
         let mut state = locked(&self.state);
         if state.guest(slot, generation).is_some() {
-            state.take_back(self, slot, input, lost);
+            state.take_back(self, slot, input, why);
         }
     }
 
-    /// A client comes back with the backend that serves it. `None`: there is no such client.
+    /// A client comes back with the backend that serves it, which may owe it the end of an answer. `None`: there
+    /// is no such client.
     pub(super) fn leaves_with_backend(
         &self,
         slot: u32,
         generation: u32,
         input: Vec<u8>,
+        owed: bool,
     ) -> Option<BackFromInside> {
         let mut state = locked(&self.state);
         state.guest(slot, generation)?;
-        state.take_out(self, slot, input, false)
+        let why = match (owed, input.is_empty()) {
+            (true, _) => Return::State,
+            (false, false) => Return::Message,
+            (false, true) => Return::Recalled,
+        };
+        state.take_out(self, slot, input, why)
     }
 
     /// What statements mean may have changed: all clients come back.
@@ -332,7 +350,7 @@ impl Room {
         for slot in slots {
             let (is, by) = owner(state.memory.word(slot, Word::Owner).load(Ordering::Acquire));
             if by == number && is != IDLE {
-                state.take_back(self, slot, Vec::new(), true);
+                state.take_back(self, slot, Vec::new(), Return::Ended);
             }
         }
         if state.backends.is_empty() {
@@ -410,7 +428,7 @@ impl State {
         recall.fetch_max(if ends { TO_END } else { 1 }, Ordering::SeqCst);
         let word = self.memory.word(slot, Word::Owner);
         if word.compare_exchange(IDLE, POOLER, Ordering::SeqCst, Ordering::SeqCst).is_ok() {
-            self.take_back(room, slot, Vec::new(), false);
+            self.take_back(room, slot, Vec::new(), Return::Recalled);
         }
     }
 
@@ -420,8 +438,8 @@ impl State {
     }
 
     /// No backend touches the client any more.
-    fn take_back(&mut self, room: &Room, slot: u32, input: Vec<u8>, lost: bool) {
-        if let Some(back) = self.take_out(room, slot, input, lost) {
+    fn take_back(&mut self, room: &Room, slot: u32, input: Vec<u8>, why: Return) {
+        if let Some(back) = self.take_out(room, slot, input, why) {
             room.loops.send(back.client.home, ToLoop::BackFromInside(back));
         }
     }
@@ -432,7 +450,7 @@ impl State {
         room: &Room,
         slot: u32,
         input: Vec<u8>,
-        lost: bool,
+        why: Return,
     ) -> Option<BackFromInside> {
         let Guest { client, fd } = self.guests.get_mut(slot as usize)?.take()?;
         self.memory.word(slot, Word::Owner).store(POOLER, Ordering::Release);
@@ -440,6 +458,7 @@ impl State {
         let _ = room.epoll.delete(&fd);
         self.places.remove(&client);
         self.vacate(slot);
-        Some(BackFromInside { client, input, unnamed, lost })
+        room.pool.stats.returns.count(why);
+        Some(BackFromInside { client, input, unnamed, lost: why == Return::Ended })
     }
 }

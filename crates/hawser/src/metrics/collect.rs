@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use hawser_multipath::mptcp::keeper::Standing;
-use hawser_pooler::lending::{HISTOGRAM_BOUNDS_US, Histogram};
+use hawser_pooler::lending::{HISTOGRAM_BOUNDS_US, Histogram, Return};
 use hawser_pooler::parts::rules::Counts;
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{
@@ -81,6 +81,7 @@ struct Series {
     settings_mismatches: u64,
     crossings: u64,
     inside: u64,
+    returns: [u64; Return::ALL.len()],
     listening: u64,
     channels: u64,
     heard: u64,
@@ -111,6 +112,9 @@ impl Series {
         self.settings_mismatches += pool.stats.sum(|stats| stats.settings_mismatches.get());
         self.crossings += pool.stats.sum(|stats| stats.crossings.get());
         self.inside += pool.stats.inside().transactions.get();
+        for (sum, (why, _)) in self.returns.iter_mut().zip(Return::ALL) {
+            *sum += pool.stats.returns.of(why);
+        }
         self.is_before_pooler |= entry.is_before_pooler;
         let queue = pool.lock();
         self.clients += entry.clients as u64;
@@ -395,7 +399,13 @@ fn counters(encoder: &mut DescriptorEncoder<'_>, series: &BySeries) -> fmt::Resu
         let values = series.iter().map(|(key, series)| (labels(key), read(series)));
         counts(encoder, name, help, unit.as_ref(), values)?;
     }
-    Ok(())
+    let help = "Clients that came back from the server that served them itself, by reason";
+    let values = series.iter().flat_map(|(key, series)| {
+        let [database, user] = labels(key);
+        let named = Return::ALL.iter().zip(series.returns);
+        named.map(move |((_, name), count)| ([database, user, ("reason", *name)], count))
+    });
+    counts(encoder, "inside_returns", help, None, values)
 }
 
 fn histograms(encoder: &mut DescriptorEncoder<'_>, series: &BySeries) -> fmt::Result {

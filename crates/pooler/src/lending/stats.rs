@@ -110,6 +110,45 @@ pub struct ListenStats {
     pub heard: Counter,
 }
 
+/// Why a client that its server has served itself comes back.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Return {
+    /// It has sent what servers do not serve themselves.
+    Message,
+    /// Its transaction has left what the next client must not find, or what only the pooler can keep.
+    State,
+    /// It is wanted back: the schema has changed, or an administrator or a limit asks for it.
+    Recalled,
+    /// Its connection has ended, or the server's.
+    Ended,
+}
+
+impl Return {
+    /// Each with its name.
+    pub const ALL: [(Self, &str); 4] = [
+        (Self::Message, "message"),
+        (Self::State, "state"),
+        (Self::Recalled, "recalled"),
+        (Self::Ended, "ended"),
+    ];
+}
+
+/// How often clients that their servers have served themselves came back, by the reason.
+#[derive(Debug, Default)]
+pub struct Returns([AtomicU64; Return::ALL.len()]);
+
+impl Returns {
+    /// Counts one.
+    pub fn count(&self, why: Return) {
+        self.0[why as usize].fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// How often it was for this reason.
+    pub fn of(&self, why: Return) -> u64 {
+        self.0[why as usize].load(Ordering::Relaxed)
+    }
+}
+
 /// The counters of a pool.
 #[derive(Debug)]
 pub struct PoolStats {
@@ -117,13 +156,15 @@ pub struct PoolStats {
     loops: Box<[LoopStats]>,
     /// Counters of its listening connection.
     pub listen: ListenStats,
+    /// Clients that came back from its server.
+    pub returns: Returns,
 }
 
 impl PoolStats {
     /// Zero, for this many loops.
     pub fn new(loops: usize) -> Self {
         let loops = (0..=loops).map(|_| LoopStats::default()).collect();
-        Self { loops, listen: ListenStats::default() }
+        Self { loops, listen: ListenStats::default(), returns: Returns::default() }
     }
 
     /// The block of a loop.
