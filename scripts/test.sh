@@ -8,8 +8,8 @@
 # A check that fails, a test program that dies and a count that is missing are failures, and so are
 # zero tests and more than three flaky ones. Everything runs even after a failure: one run tells all that is wrong.
 #
-# Built once in the dev profile (clippy, cargo test) and once in release (the program that the
-# Python tests drive: some of them measure). `make run` and `make bench` share that build.
+# All of it is built once, in the dev profile, which is optimised enough for the tests that measure and
+# checks arithmetic and its own assumptions: the program that the Python tests drive, too.
 set -euo pipefail
 # shellcheck source=scripts/env.sh
 . "$(dirname "${BASH_SOURCE[0]}")/env.sh"
@@ -89,7 +89,7 @@ ended() { # ended NAME -> its exit code
     local pid=${begun[$1]} status=0
     say "$1 (begun before)"
     wait "$pid" || status=$?
-    unset "begun[$1]"
+    unset 'begun[$1]' # in these quotes: names may have some
     [ "${#begun[@]}" -gt 0 ] || trap - EXIT
     return "$status"
 }
@@ -243,9 +243,9 @@ second_server() { # second_server LOG
     if bin=$(scripts/postgres18.sh "$directory" 2> >(tee "$reason" >&2) | tail -n 1) && [ -n "$bin" ]; then
         # The drivers have had their turn.
         run_counted "python tests with PostgreSQL 18" "$log" \
-            env -u ALL HAWSER="$target/release/hawser" PG_BIN="$bin" python3 tests/run.py --another-server --jobs "$jobs"
+            env -u ALL HAWSER="$program" PG_BIN="$bin" python3 tests/run.py --another-server --jobs "$jobs"
         [ ! -x "$bin/pg_config" ] || run_counted "extension with PostgreSQL 18" "$logs/extension-test-18.log" \
-            env HAWSER="$target/release/hawser" PG_CONFIG="$bin/pg_config" extension/check.sh
+            env HAWSER="$program" PG_CONFIG="$bin/pg_config" extension/check.sh
     else
         skip "the tests with PostgreSQL 18" "$(tail -n 1 "$reason")"
     fi
@@ -259,12 +259,12 @@ others_suites() { # others_suites LOG LOG
     local started=$SECONDS reason=$logs/pgbouncer-ready.log with_pgbouncer=
     if tests/pgbouncer/run.py --ready 2> >(tee "$reason" >&2); then
         with_pgbouncer=1
-        begins "PgBouncer's own suite" "$2" env HAWSER="$target/release/hawser" PG_BIN="$(postgres_bin)" tests/pgbouncer/run.py
+        begins "PgBouncer's own suite" "$2" env HAWSER="$program" PG_BIN="$(postgres_bin)" tests/pgbouncer/run.py
     else
         skip "PgBouncer's own suite" "$(tail -n 1 "$reason")"
     fi
     run_counted "drivers' own suites" "$1" \
-        env HAWSER="$target/release/hawser" python3 tests/suites/run.py --jobs "$jobs"
+        env HAWSER="$program" python3 tests/suites/run.py --jobs "$jobs"
     [ -z "$with_pgbouncer" ] || ends_counted "PgBouncer's own suite" "$2"
     printf '    %s s\n' $((SECONDS - started)) >&2
 }
@@ -275,14 +275,14 @@ others_suites() { # others_suites LOG LOG
 last_suites() {
     local regress="PostgreSQL's regression suite, file by file" extension="extension" reason=$logs/regress-ready.log
     if tests/regress/run.py --ready 2> >(tee "$reason" >&2); then
-        begins "$regress" "$logs/regress.log" env HAWSER="$target/release/hawser" tests/regress/run.py --suite regress \
+        begins "$regress" "$logs/regress.log" env HAWSER="$program" tests/regress/run.py --suite regress \
             --through transaction --through transaction+extension
     else
         skip "PostgreSQL's regression suite" "$(tail -n 1 "$reason")"
     fi
     if [ -w "$("$(pg_config_program)" --pkglibdir 2>/dev/null)" ]; then
         begins "$extension" "$logs/extension-test.log" \
-            env HAWSER="$target/release/hawser" PG_CONFIG="$(pg_config_program)" extension/check.sh
+            env HAWSER="$program" PG_CONFIG="$(pg_config_program)" extension/check.sh
     else
         skip "the extension's tests" "no pg_config, or no right to install into its server"
     fi
@@ -301,7 +301,7 @@ raise_descriptors() {
 }
 
 main() {
-    local purpose=test checks='' logs=$root/.run flaky
+    local purpose=test checks='' logs=$root/.run flaky program=$target/debug/hawser
     case ${ALL:-} in '' | 0) unset ALL ;; *) purpose=all && export ALL=1 ;; esac
     case ${CHECKS:-} in '' | 0) ;; *) checks=1 ;; esac
     raise_descriptors
@@ -318,20 +318,21 @@ main() {
         check "the size of the house (cargo xtask house)" cargo xtask house
         step_ends "checks"
     fi
-    # Of several builds one has a processor to spare while the last crates of another are compiled.
-    begins "release build" "$logs/release-build.log" cargo build --release --locked -p hawser
-    [ -z "$checks" ] || check "clippy" cargo clippy --workspace --all-targets --locked --quiet -- -D warnings
-    step_ends "clippy, beside the release build"
+    if [ "$checks" ]; then
+        check "clippy" cargo clippy --workspace --all-targets --locked --quiet -- -D warnings
+        step_ends "clippy"
+    fi
+    begins "build" "$logs/build.log" cargo test --workspace --locked --no-run
     run_counted "scripts" "$logs/scripts-test.log" scripts/test_scripts.sh
-    step_ends "scripts, beside the release build"
+    ends "build" "$logs/build.log"
+    check "the program" cargo build --locked -p hawser
+    step_ends "build, scripts beside it"
     run_cargo_tests "$logs/cargo-test.log"
-    step_ends "cargo test, beside the release build"
-    ends "release build" "$logs/release-build.log"
-    step_ends "the rest of the release build"
-    # Nothing is compiled beside these: some measure. One more than the others have, for the queue of
-    # networks is one of them, and waits all the time.
+    step_ends "cargo test"
+    # Nothing is compiled beside these: some measure. Two more than the others have, for two queues of
+    # networks are among them, and wait all the time.
     run_counted "python tests" "$logs/python-test.log" \
-        env HAWSER="$target/release/hawser" PG_BIN="$(postgres_bin)" python3 tests/run.py --jobs $((jobs + 1))
+        env HAWSER="$program" PG_BIN="$(postgres_bin)" python3 tests/run.py --jobs $((jobs + 2))
     step_ends "python tests"
     if [ "$purpose" = all ]; then
         others_suites "$logs/suites-test.log" "$logs/pgbouncer-test.log"

@@ -87,9 +87,9 @@ waits_for_what_was_begun() {
     begins "a suite" "$scratch/begun.log" sh -c 'echo dead'
     ends_counted "a suite" "$scratch/begun.log" 2>"$scratch/said"
     equal "$failed" 3
-    begins "slow" "$scratch/slow.log" sh -c 'sleep 0.3; echo "1 passed, 0 failed, 0 skipped"'
+    begins "another's" "$scratch/slow.log" sh -c 'sleep 0.3; echo "1 passed, 0 failed, 0 skipped"'
     begins "quick" "$scratch/quick.log" sh -c 'echo "5 passed, 1 failed, 0 skipped"; exit 1'
-    ends_counted "slow" "$scratch/slow.log" 2>"$scratch/said"
+    ends_counted "another's" "$scratch/slow.log" 2>"$scratch/said"
     equal "$passed $failed" "4 3"
     ends_counted "quick" "$scratch/quick.log" 2>"$scratch/said"
     equal "$passed $failed ${#begun[@]}" "9 4 0"

@@ -8,8 +8,8 @@ fault. The last line but for warnings is `N passed, N failed, N skipped`; the ex
 (with --no-skips: only if tests ran, and all of them).
 --jobs N runs N modules at a time, each with a cluster of its own, the longest first: those that take half a minute and
 more say so in TAKES_SECONDS. Modules that measure, or change what the machine has only once, name in ALONE a queue in which
-they wait for each other. The queue `networks` is one of the N, and the drivers run beside them; the other queues run after
-these, beside each other. What took longest is said at the end.
+they wait for each other. The queues `networks` and `lines` are two of the N, and the drivers run beside them; the other queues
+run after these, beside each other. What took longest is said at the end.
 ALL=1 in the environment also installs and runs what needs more than Python and PostgreSQL (the drivers).
 """
 
@@ -36,10 +36,10 @@ sys.dont_write_bytecode = True
 from harness import drivers, extension, flaky, pooler, postgres, suite
 from harness.wire import ServerError
 
-# Of modules that say ALONE. Those of `networks` make networks with limits of their own and wait for what is sent there most
-# of the time; those of `processes` measure, or hold up, processes of this host; those of `clocks` and `datagrams` wait for what
-# ends by the clock.
-BESIDE_ALL, AFTERWARDS = ("networks",), ("processes", "clocks", "datagrams")
+# Of modules that say ALONE. Those of `networks` and `lines` make networks with limits of their own and wait for what is sent
+# there most of the time: two at a time fill no processor. Those of `processes` measure, or hold up, processes of this host; those
+# of `clocks` and `datagrams` wait for what ends by the clock.
+BESIDE_ALL, AFTERWARDS = ("networks", "lines"), ("processes", "clocks", "datagrams")
 # The descriptors that a thousand clients and their pooler take: many systems give 1,024 until they are asked for more.
 DESCRIPTORS = 65_536
 # So many modules, and tests, are named at the end with the time that they took.

@@ -10,6 +10,7 @@ from harness import messages as m
 from harness.suite import Background, equal, pooler_only, until
 from harness.wire import ServerError
 
+SAME_FOR_ALL_SERVERS = True
 TAKES_SECONDS = 30
 
 SETTINGS = {"pool_size": 3, "stats_users": ["stats"], "query_wait_timeout": "10s"}

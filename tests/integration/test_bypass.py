@@ -22,7 +22,7 @@ from harness.suite import Skip, equal, limit, until
 from integration.test_preload import found_server
 
 SAME_FOR_ALL_SERVERS = True
-ALONE = "networks"  # and the control group of all `run` is there once
+ALONE = "lines"  # and the control group of all `run` is there once
 TAKES_SECONDS = 80
 
 CHAOS = pathlib.Path(__file__).resolve().parents[2] / "bench/bypass/bypass_chaos.py"

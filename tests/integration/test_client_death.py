@@ -7,6 +7,8 @@ import time
 from harness import messages as m
 from harness.suite import crowd, equal, limit, pooler_only, until
 
+SAME_FOR_ALL_SERVERS = True
+
 SETTINGS = {"pool_size": 1}
 
 

@@ -7,6 +7,7 @@ from harness import messages as m
 from harness.suite import Background, equal, limit, pooler_only, until
 from harness.wire import ServerError
 
+SAME_FOR_ALL_SERVERS = True
 TAKES_SECONDS = 35
 
 IN_USE = "55006"

@@ -13,6 +13,7 @@ from harness import messages as m
 from harness.suite import Background, Skip, equal, limit, pooler_only, until
 from harness.wire import Disconnected, ServerError
 
+SAME_FOR_ALL_SERVERS = True
 ALONE = "processes"
 TAKES_SECONDS = 45
 BIG = "select repeat('x', 8000) from generate_series(1, 20000)"  # 160 MB

@@ -12,6 +12,8 @@ from harness.drivers import HERE as DRIVERS
 from harness.suite import Skip, equal, pooler_only, until
 from harness.wire import ServerError
 
+SAME_FOR_ALL_SERVERS = True
+
 # A client of libpq that learns of each transaction's end, and asks again a moment later.
 LIBPQ = """
 import sys, time

@@ -10,6 +10,7 @@ from harness.suite import Skip, equal, limit, pooler_only, until
 from integration.test_server_death import is_told_in_its_copy
 from integration.test_shared_users import HBA, SECRET, USERS, connect, server
 
+SAME_FOR_ALL_SERVERS = True
 TAKES_SECONDS = 40
 
 SETTINGS = {}

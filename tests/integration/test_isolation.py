@@ -15,6 +15,7 @@ from harness import extension
 from harness.suite import equal, limit, pooler_only
 from integration.test_session_extension import library
 
+SAME_FOR_ALL_SERVERS = True
 TAKES_SECONDS = 180
 
 SECONDS = 60

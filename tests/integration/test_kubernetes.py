@@ -24,6 +24,8 @@ from harness.postgres import free_port
 from harness.suite import equal, pooler_only, until
 from harness.wire import Disconnected, ServerError, Target
 
+SAME_FOR_ALL_SERVERS = True
+
 # What both CloudNativePG's manager and PGO's collector take log lines apart with, in one.
 LOG_LINE = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{3} [A-Z]{3} \[\d+\] [A-Z]+ .+")
 

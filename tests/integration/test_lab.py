@@ -15,7 +15,7 @@ import time
 from harness.suite import Skip, limit, pooler_only
 
 SAME_FOR_ALL_SERVERS = True
-ALONE = "networks"
+ALONE = "lines"
 TAKES_SECONDS = 100
 
 WRONG, ABSENT, TAKEN, UNFAITHFUL, NO_RIGHTS, LACKS = 65, 69, 73, 75, 77, 78

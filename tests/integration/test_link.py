@@ -22,7 +22,7 @@ from harness.wire import ServerError
 from integration.test_lab import by_reno, here, network
 
 SAME_FOR_ALL_SERVERS = True
-ALONE = "networks"
+ALONE = "lines"
 TAKES_SECONDS = 100
 
 ABSENT = 69

@@ -6,6 +6,7 @@ from harness import messages as m
 from harness.suite import equal, limit, pooler_only, until
 from integration.test_shared_users import connect, server_connections, sharing
 
+SAME_FOR_ALL_SERVERS = True
 TAKES_SECONDS = 25
 
 SIZE = 4

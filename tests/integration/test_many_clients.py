@@ -41,7 +41,8 @@ class Crowd:
     def _open(self, target, number):
         sock = socket.socket()
         sock.setsockopt(socket.IPPROTO_IP, IP_BIND_ADDRESS_NO_PORT, 1)  # ports of other pairs of addresses count as free
-        sock.bind((f"127.0.0.{2 + number // self.PORTS}", 0))
+        # Not of the addresses that other tests bind ports of: these take all there are.
+        sock.bind((f"127.0.1.{1 + number // self.PORTS}", 0))
         sock.connect((target.host, target.port))
         return Connection(sock)
 

@@ -16,6 +16,8 @@ from harness.postgres import free_port
 from harness.suite import Skip, equal, pooler_only, until
 from harness.wire import Connection, ServerError
 
+SAME_FOR_ALL_SERVERS = True
+
 PGBOUNCER = shutil.which("pgbouncer", path=f"{os.environ['PATH']}:/usr/sbin")
 
 

@@ -37,7 +37,7 @@ print(digest.hexdigest(), flush=True)
 """
 
 SAME_FOR_ALL_SERVERS = True
-ALONE = "networks"
+ALONE = "lines"
 TAKES_SECONDS = 90
 SINK = """
 import hashlib, socket, sys, time

@@ -7,7 +7,6 @@ import time
 
 from harness.suite import equal, limit, until
 
-ALONE = "processes"
 TAKES_SECONDS = 35
 SETTINGS = {"pool_size": 5, "query_wait_timeout": "20s"}
 

@@ -5,6 +5,7 @@ import time
 from harness import messages as m
 from harness.suite import Background, equal, pooler_only, until
 
+SAME_FOR_ALL_SERVERS = True
 TAKES_SECONDS = 20
 
 REFUSES = """

@@ -14,6 +14,7 @@ from harness.suite import Skip, equal, limit, pooler_only
 from harness.wire import ServerError
 from integration.test_session_extension import library, reporting
 
+SAME_FOR_ALL_SERVERS = True
 TAKES_SECONDS = 70
 
 SETTINGS = {"pool_size": 1}

@@ -6,6 +6,8 @@ import time
 from harness.suite import equal, pooler_only, until
 from harness.wire import ServerError
 
+SAME_FOR_ALL_SERVERS = True
+
 SECRET = 'second "secret"'
 
 

@@ -7,6 +7,8 @@ import time
 from harness import messages as m
 from harness.suite import equal, limit
 
+SAME_FOR_ALL_SERVERS = True
+
 MIB = 1 << 20
 
 

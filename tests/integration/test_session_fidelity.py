@@ -2,6 +2,8 @@
 
 from harness.suite import equal, pooler_only
 
+SAME_FOR_ALL_SERVERS = True
+
 SETTINGS = {"pool_size": 1}
 
 

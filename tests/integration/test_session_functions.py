@@ -5,6 +5,8 @@ import subprocess
 from harness.pooler import binary
 from harness.suite import create_perl, equal
 
+SAME_FOR_ALL_SERVERS = True
+
 COUNTS = "create or replace function counts() returns int language plperl as $$ return ++$_SHARED{calls} $$"
 
 

@@ -13,6 +13,8 @@ from harness import messages as m
 from harness.postgres import Standby
 from harness.suite import PATIENCE_SECONDS, Background, crowd, equal, on_every_backend, pooler_only, until
 
+SAME_FOR_ALL_SERVERS = True
+
 SETTINGS = {"pool_size": 2}
 
 

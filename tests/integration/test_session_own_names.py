@@ -3,6 +3,8 @@
 from harness import messages as m
 from harness.suite import crowd, equal, limit, on_every_backend, pooler_only, until
 
+SAME_FOR_ALL_SERVERS = True
+
 SETTINGS = {"pool_size": 1}
 LIST = "select name, statement, parameter_types::text, from_sql from pg_prepared_statements order by name"
 

@@ -9,6 +9,8 @@ import time
 from harness import messages as m
 from harness.suite import Skip, equal, limit, pooler_only, until
 
+SAME_FOR_ALL_SERVERS = True
+
 
 def backend_of(client):
     return client.value("select pg_backend_pid()")

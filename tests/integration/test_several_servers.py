@@ -12,6 +12,7 @@ from harness.postgres import Standby
 from harness.suite import Background, crowd, equal, limit, pooler_only, until
 from harness.wire import ServerError
 
+SAME_FOR_ALL_SERVERS = True
 TAKES_SECONDS = 125
 
 NUMBERS = itertools.count(1)

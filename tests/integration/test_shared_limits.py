@@ -15,6 +15,7 @@ from harness.suite import Skip, equal, limit, pooler_only, until
 from harness.way import Way
 from harness.wire import Disconnected, ServerError
 
+SAME_FOR_ALL_SERVERS = True
 ALONE = "clocks"  # leases end by the clock
 TAKES_SECONDS = 85
 

@@ -17,6 +17,7 @@ from harness.suite import equal, limit, pooler_only, until
 from harness.wire import ServerError
 from integration.test_session_extension import library
 
+SAME_FOR_ALL_SERVERS = True
 TAKES_SECONDS = 55
 
 SETTINGS = {}

@@ -21,6 +21,7 @@ from harness.postgres import free_port
 from harness.suite import Skip, equal, pooler_only, until
 from harness.wire import Connection, ServerError, Target
 
+SAME_FOR_ALL_SERVERS = True
 TAKES_SECONDS = 30
 
 

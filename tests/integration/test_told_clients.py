@@ -17,6 +17,7 @@ from harness.wire import Connection, ServerError
 from integration.test_mptcp import IPPROTO_MPTCP, needs_mptcp
 from integration.test_shared_users import HBA, SECRET, WHO, connect, refused, server, told_nothing
 
+SAME_FOR_ALL_SERVERS = True
 TAKES_SECONDS = 40
 
 SETTINGS = {}

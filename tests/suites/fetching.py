@@ -1,4 +1,4 @@
-"""Suites and what they need, by the ordinary clients of the registries, pinned by version; kept below .run/suites.
+"""Suites and what they need, by the ordinary clients of the registries, pinned by version; kept below $SUITES_STORE, else .run/suites.
 
 # Invariants  nothing of it is committed; what is there already is not fetched again; what cannot be had is `Missing`, with its reason
 """
@@ -15,7 +15,7 @@ import time
 
 from places import ROOT, Missing
 
-STORE = ROOT / ".run/suites"
+STORE = pathlib.Path(os.environ.get("SUITES_STORE", ROOT / ".run/suites"))
 SECONDS_MAX = 600
 # Before each attempt: registries have bad moments.
 PAUSES = (0, 10)

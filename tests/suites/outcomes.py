@@ -45,7 +45,7 @@ def from_go(path):
         name = f"{package} {said['Test']}" if "Test" in said else f"{package} (package)"
         if said["Action"] == "run":
             found[name] = Outcome("failed", DID_NOT_END)
-        elif said["Action"] == "output":
+        elif said["Action"] == "output" and not said["Output"].startswith("=== "):
             output[name] = (output.get(name, "") + said["Output"])[-3000:]
         elif said["Action"] in verdicts and ("Test" in said or said["Action"] == "fail"):
             found[name] = Outcome(verdicts[said["Action"]], output.get(name, ""))

@@ -363,7 +363,7 @@ class TokioPostgres(Suite):
 
     def fetch(self):
         self.tree = fetching.crate("tokio-postgres", self.version)
-        self.target = str(ROOT / ".run/suites/tokio-postgres-target")
+        self.target = str(fetching.STORE / "tokio-postgres-target")
         manifest = self.tree / "Cargo.toml"
         text = manifest.read_text()
         if "[workspace]" not in text:
