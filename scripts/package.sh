@@ -15,6 +15,7 @@
 # for what is made. What cannot be built is said as "NOT BUILT", and the exit code is 1 unless it was only tried because
 # everything was.
 set -euo pipefail
+shopt -s inherit_errexit
 # shellcheck source=scripts/env.sh
 . "$(dirname "${BASH_SOURCE[0]}")/env.sh"
 
@@ -208,7 +209,7 @@ static() {
 }
 
 image() {
-    [ -e "$out/hawser-static-$arch" ] || static || return 1
+    if [ ! -e "$out/hawser-static-$arch" ]; then static; fi
     scripts/image.py "$out/hawser-static-$arch" "$arch" "$version" "$out/hawser-image-$arch.tar"
 }
 
@@ -228,7 +229,11 @@ for part in "${parts[@]}"; do
     deb | extension | static | image | sbom) say "$part, $arch" ;;
     *) die "usage: scripts/package.sh [deb] [extension] [static] [image] [sbom]" ;;
     esac
-    "$part" || failed=1
+    # Not `"$part" || failed=1`: there bash goes on after what fails within, and packages what is left.
+    set +e
+    (set -e; "$part")
+    [ "$?" = 0 ] || failed=1
+    set -e
 done
 # The other architecture, once it can be.
 if [ $# = 0 ] && [ -z "${ARCH:-}" ]; then

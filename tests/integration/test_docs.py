@@ -299,6 +299,45 @@ def test_the_certificate_of_the_security_page_is_accepted(env):
 
 
 @pooler_only
+def test_users_of_the_server_are_looked_up_by_the_function_of_the_security_page(env):
+    """No page had the function, and `check` did not ask."""
+    text = section(page("security.md"), "Users of the server")
+    sql, toml = (re.search(rf"```{language}\n(.*?)```", text, re.DOTALL)[1] for language in ("sql", "toml"))
+    role, password = re.search('"(hawser)" "(.*?)"', text).groups()
+    directory = pathlib.Path(env.directory) / "lookup"
+    directory.mkdir(exist_ok=True)
+    (directory / "userlist.txt").write_text(f'"{role}" "{password}"\n')
+    (directory / "userlist.txt").chmod(0o600)
+    port = free_port()
+    good = (f'[listen]\naddress = "127.0.0.1:{port}"\n[admin]\nhttp_address = ""\n'
+            + toml.replace("127.0.0.1:5432", f"127.0.0.1:{env.cluster.port}"))
+
+    def check(text):
+        (directory / "hawser.toml").write_text(text)
+        done = subprocess.run([binary(), "check", "-c", "hawser.toml"], cwd=directory, capture_output=True, text=True, timeout=60)
+        return [line for line in done.stdout.splitlines() if "auth_query" in line]
+
+    postgres = env.server("postgres")
+    try:
+        for statement in sql.split(";\n"):
+            postgres.execute(statement)
+        equal(check(good), [f'ok     auth_query works in database "postgres" as user "{role}"'])
+        with Serving() as serving:
+            serving.target = Target(port, str(directory), SECRETS)
+            serving.process = subprocess.Popen([binary(), "serve", "-c", "hawser.toml"], cwd=directory, stderr=subprocess.DEVNULL)
+            until(serving.listens, "it listens")
+            equal(env.connect(serving.target, user="app2").value("select session_user"), "app2")
+        postgres.execute("drop function auth.lookup")
+        (line,) = check(good)
+        assert line.startswith("warn") and "function auth.lookup" in line, line
+        (line,) = check(good.replace("auth_dbname", "#auth_dbname"))
+        assert line.startswith("note") and "auth_dbname names one" in line, line
+    finally:
+        postgres.execute("drop schema if exists auth cascade")
+        postgres.execute("drop role if exists hawser")
+
+
+@pooler_only
 def test_manual_pages_are_of_the_program_as_it_is(env):
     directory = pathlib.Path(env.directory) / "man"
     directory.mkdir()

@@ -411,6 +411,8 @@ def test_check_logs_in_and_tells_peer_from_a_wrong_password(env):
     entries = entry("right", "app", env.target.secrets["app"]) + entry("wrong", "app2", "mistyped",
                                                                        f"127.0.0.1:{env.cluster.port}") + entry("system", "app_peer_other",
                                                                            "asked by none")
+    entries += entry("unverified", "app3", env.target.secrets["app3"], f"127.0.0.1:{env.cluster.port}")
+    entries += f'server_tls_sslmode = "verify-full"\nserver_tls_ca_file = "{env.cluster.certificates.path("other-ca.crt")}"\n'
     pooler = Pooler(tempfile.mkdtemp(dir=env.directory) + "/logs-in", env.cluster, append=entries)
 
     def check(*options):
@@ -423,6 +425,8 @@ def test_check_logs_in_and_tells_peer_from_a_wrong_password(env):
         equal(code, 0, said)
         return line
     assert line_with('user "app" can log in to').startswith("ok"), check()
+    unverified = line_with('"unverified"')
+    assert unverified.startswith("warn") and "TLS with server" in unverified and "server_tls_ca_file" in unverified, unverified
     wrong, system = line_with('"wrong"'), line_with('"system"')
     assert wrong.startswith("warn") and "the password is wrong, or there is no such role" in wrong, wrong
     assert system.startswith("warn") and "`peer` or `ident`" in system and "127.0.0.1:5432" in system, system
@@ -434,6 +438,10 @@ def test_check_logs_in_and_tells_peer_from_a_wrong_password(env):
     assert line_with("max_connections = 200").startswith("ok"), check()
     (pooler.directory / "userlist.txt").write_text("")
     assert line_with("has no user").startswith("warn"), check()
+    # Of two servers, the one that has let the user in is named.
+    pooler.append = entry("second", "app", env.target.secrets["app"], f'127.0.0.1:{free_port()}", "{env.cluster.address}')
+    pooler.write()
+    equal(line_with('user "app" can log in to'), f'ok     user "app" can log in to {env.cluster.address}')
 
 
 @pooler_only
@@ -462,8 +470,9 @@ def test_check_knows_the_running_hawser_and_who_else_has_an_address(env):
         equal(done.returncode, 1)
         assert "reload refused" in done.stderr and "nonsense" in done.stderr, done.stderr
         pooler.config.write_text(in_order)
-        pooler.write(pool_size=3)
-        subprocess.run([binary(), "reload"], env=named, check=True, timeout=60)
+        pooler.write(pool_size=3, loops=1)
+        done = subprocess.run([binary(), "reload"], env=named, capture_output=True, text=True, timeout=60)
+        equal((done.returncode, done.stderr), (0, "hawser: reloaded, except for what needs a restart: loops\n"))
         assert "pool_size" in pooler.text(), "reload has not waited for the outcome"
         subprocess.run([binary(), "stop"], env=named, check=True, timeout=60)
         equal(pooler.wait(), 0)

@@ -102,6 +102,19 @@ def built(directory, *parts):
 
 
 @pooler_only
+def test_there_is_no_package_where_a_step_fails(env):
+    """It was built without what had failed (the SBOM, or a program newer than the last build), and the exit code was 0."""
+    home = pathlib.Path(env.directory) / "cargo"
+    (home / "bin").mkdir(parents=True)
+    (home / "bin/cargo").write_text("#!/bin/sh\nexit 3\n")
+    (home / "bin/cargo").chmod(0o755)
+    packages = pathlib.Path(env.directory) / "none"
+    done = subprocess.run([str(ROOT / "scripts/package.sh"), "deb"], capture_output=True, text=True,
+                          env={**os.environ, "HAWSER": binary(), "PACKAGE_DIR": str(packages), "CARGO_HOME": str(home)})
+    equal((done.returncode, list(packages.glob("*.deb"))), (1, []), done.stderr)
+
+
+@pooler_only
 @limit(300)
 def test_packages_install_and_serve_as_they_are(env):
     if os.geteuid() != 0:

@@ -10,6 +10,7 @@ mod census;
 pub(crate) mod exposed;
 mod inside;
 pub(crate) mod login;
+mod lookup;
 mod places;
 mod pooler;
 mod shared;
@@ -403,6 +404,7 @@ impl Report {
         let (mut found, mut counted) = (Vec::new(), Vec::new());
         for database in config.databases() {
             if login::look(&asking, database, &mut counted, &mut found).await {
+                found.extend(lookup::look(&asking, database).await);
                 found.extend(census::look(&asking, database).await);
             }
             found.extend(pooler::look(&asking, database).await);

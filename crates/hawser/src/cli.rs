@@ -286,9 +286,15 @@ fn reload_(arguments: &Running) -> Result<(), String> {
         let status = status::ask(&socket).map_err(|error| format!("reload: {error}"))?;
         match status.last_reload {
             Some(reload) if reload.at_us != last.at_us => {
-                return reload.refused.map_or(Ok(()), |reason| {
-                    Err(format!("reload refused, the old configuration stays in force:\n{reason}"))
-                });
+                if let Some(reason) = reload.refused {
+                    let kept = "reload refused, the old configuration stays in force";
+                    return Err(format!("{kept}:\n{reason}"));
+                }
+                if !reload.restart.is_empty() {
+                    let settings = reload.restart.join(", ");
+                    eprintln!("hawser: reloaded, except for what needs a restart: {settings}");
+                }
+                return Ok(());
             }
             _ => std::thread::sleep(RELOAD_LOOK),
         }
@@ -405,8 +411,8 @@ fn running(
     let failures: Vec<_> =
         failures.iter().map(|(socket, error)| format!("{}: {error}", socket.display())).collect();
     Err(format!(
-        "no running Hawser answers ({}). Give its configuration by -c, or its control socket \
-         (control_socket in [admin]) by --socket",
+        "no running Hawser answers ({}). Start it (`systemctl start hawser`), or give its configuration by -c \
+         or its control socket (control_socket in [admin]) by --socket",
         failures.join("; ")
     ))
 }

@@ -589,9 +589,10 @@ impl Login {
         let reason = proving.reason.take();
         self.reason = match &not_looked_up {
             Some(NotLookedUp::NoEntry) => {
-                Some("auth_user may not connect to the database".to_owned())
+                Some("there is no such database, or auth_user may not connect to it".to_owned())
             }
-            _ => reason,
+            Some(NotLookedUp::Failed(_)) => Some("auth_query failed".to_owned()),
+            None => reason,
         };
         if matches!(&result, Err(Stop::Refuse(_))) {
             enquiries.forget_user(database, user);
@@ -764,7 +765,9 @@ impl Login {
         let tls = self.stream.as_ref().and_then(Stream::tls).map(|tls| {
             let version = tls.protocol_version().and_then(|version| version.as_str());
             let cipher = tls.negotiated_cipher_suite().and_then(|suite| suite.suite().as_str());
-            format!("{}/{}", version.unwrap_or("TLS"), cipher.unwrap_or("?"))
+            // As OpenSSL, PostgreSQL and PgBouncer name those of TLS 1.3.
+            let version = version.unwrap_or("TLS").replace('_', ".");
+            format!("{version}/{}", cipher.unwrap_or("?").replace("TLS13_", "TLS_"))
         });
         let about = ClientAbout::new(
             self.origin.peer(),

@@ -202,9 +202,6 @@ impl Service {
         let _one_at_a_time = self.reloading.lock().unwrap_or_else(PoisonError::into_inner);
         let shared = &self.shared;
         let old = shared.config.load_full();
-        for name in old.diff_restart(&config) {
-            tracing::warn!(setting = name, "the setting has changed, which needs a restart");
-        }
         let config = config.reloaded_over(&old);
         let (access, accepting, routes) = load_files(&config)?;
         let mut changes = old.changes(&config);
@@ -233,12 +230,16 @@ impl Service {
     /// All errors: everything stays as it is.
     pub fn reload(&self) -> Result<(), NotInForce> {
         let done = self.read_again();
-        let refused = done.as_ref().err().map(ToString::to_string);
-        self.last_reload.store(Arc::new(LastReload { at: SystemTime::now(), refused }));
-        done
+        let (restart, refused) = match &done {
+            Ok(restart) => (restart.clone(), None),
+            Err(error) => (Vec::new(), Some(error.to_string())),
+        };
+        self.last_reload.store(Arc::new(LastReload { at: SystemTime::now(), refused, restart }));
+        done.map(drop)
     }
 
-    fn read_again(&self) -> Result<(), NotInForce> {
+    /// Returns the settings that need a restart.
+    fn read_again(&self) -> Result<Vec<&'static str>, NotInForce> {
         let old = self.shared.config.load_full();
         let config = old.read_again().map_err(|errors| NotInForce(vec![errors.to_string()]))?;
         // Earlier warnings have been logged; their positions may have moved.
@@ -246,7 +247,11 @@ impl Service {
         let new = |warning: &&ConfigError| !said.contains(warning.message.as_str());
         let warnings: Vec<_> =
             config.warnings().iter().filter(new).map(ToString::to_string).collect();
+        let restart = old.diff_restart(&config);
         let changes = self.put_in_force(config)?;
+        for setting in &restart {
+            tracing::warn!(setting, "the setting has changed, which needs a restart");
+        }
         for warning in warnings {
             tracing::warn!("{warning}");
         }
@@ -256,7 +261,7 @@ impl Service {
             let changes = changes.join("; ");
             tracing::info!(changes, "configuration reloaded");
         }
-        Ok(())
+        Ok(restart)
     }
 
     /// Carries out the orders of the event loops, until the process ends.

@@ -23,11 +23,13 @@ pub struct LastReload {
     pub at: SystemTime,
     /// Why the previous configuration is still in force, if it is.
     pub refused: Option<String>,
+    /// Settings that have changed in the file, and keep their values until a restart.
+    pub restart: Vec<&'static str>,
 }
 
 impl Default for LastReload {
     fn default() -> Self {
-        Self { at: SystemTime::now(), refused: None }
+        Self { at: SystemTime::now(), refused: None, restart: Vec::new() }
     }
 }
 

@@ -130,6 +130,9 @@ pub struct ReloadStatus {
     pub at_us: u64,
     /// Why the previous configuration is still in force, if it is.
     pub refused: Option<String>,
+    /// Settings that have changed in the file, and keep their values until a restart.
+    #[serde(default)]
+    pub restart: Vec<String>,
 }
 
 impl From<LastReload> for ReloadStatus {
@@ -138,6 +141,7 @@ impl From<LastReload> for ReloadStatus {
         Self {
             at_us: u64::try_from(since.as_micros()).unwrap_or(u64::MAX),
             refused: reload.refused,
+            restart: reload.restart.into_iter().map(str::to_owned).collect(),
         }
     }
 }

@@ -59,7 +59,7 @@ pub fn listener_of(address: SocketAddr) -> String {
     match find(&inodes).into_values().next() {
         Some((pid, name)) => format!("{name} (process {pid})"),
         None => {
-            "a process that this user cannot see (another user's, another container's), or by an \
+            "a process that this user cannot see (another user's or container's, a running Hawser), or by an \
                  MPTCP endpoint with this port (`hawser mptcp status`)"
                 .to_owned()
         }

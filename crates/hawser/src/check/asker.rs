@@ -11,6 +11,7 @@ use crate::config::{Config, DatabaseConfig, Limit, ServerAddress};
 use crate::dial::enter::Credentials;
 use crate::dial::{DialError, Dialled, Dialler, Login, Target};
 use crate::limits::Limits;
+use crate::pools::enquiry::look_up_path;
 use crate::pools::{self, Connectings};
 
 /// What was found of one database: how grave it is, and what.
@@ -57,6 +58,22 @@ impl Asker {
         Some(Self::new(asking, database, user.to_owned(), credentials))
     }
 
+    /// As the auth_user of a database, where its `auth_query` runs: in another database, if `auth_dbname` names
+    /// one. `None`: users are not looked up.
+    pub(super) fn looking_up(asking: &Asking<'_>, database: &DatabaseConfig) -> Option<Self> {
+        let auth = &database.inherited.auth;
+        let user = auth.auth_user.clone()?;
+        let credentials = asking.access.credentials(&user);
+        let name = auth.auth_dbname.as_deref();
+        let asked_in = name.map_or(Some(database), |name| asking.config.database(name))?;
+        let mut asker = Self::new(asking, asked_in, user, credentials);
+        if let Some(name) = name {
+            asker.login.database = asked_in.dbname_for(name).to_owned();
+        }
+        asker.login.parameters.push(look_up_path());
+        Some(asker)
+    }
+
     fn new(
         asking: &Asking<'_>,
         database: &DatabaseConfig,
@@ -78,9 +95,20 @@ impl Asker {
         Self { dialler, limits, target, login }
     }
 
+    /// The database, by the server's name.
+    pub(super) fn database(&self) -> &str {
+        &self.login.database
+    }
+
     /// The user.
     pub(super) fn user(&self) -> &str {
         &self.login.user
+    }
+
+    /// The server of a connection, as it was configured.
+    pub(super) fn server(&self, dialled: &Dialled) -> String {
+        let place = self.dialler.place(dialled.server);
+        place.map_or_else(String::new, |place| place.configured.to_string())
     }
 
     /// A connection of its own.

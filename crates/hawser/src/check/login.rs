@@ -1,7 +1,8 @@
 //! Whether servers let in a user whose password is known, and have places for what the pools may open.
 //!
-//! # Model       one login a database. Places: each pool at its largest, of one user a database, for those
-//!               with the same list of servers; the settings that bound them count
+//! # Model       one login a database, at the first of its servers that can be used. Places: each pool at its
+//!               largest, of one user a database, for those with the same list of servers; the settings that
+//!               bound them count
 //! # Limits      other users, and what else uses the server, are not known: what is said is the least
 
 use hawser_pooler::wire::error::SqlState;
@@ -32,9 +33,7 @@ pub(super) async fn look<'a>(
     let Some(asker) = Asker::any(asking, database) else { return true };
     let (name, user) = (&database.name, asker.user());
     match timeout(SERVER_WAIT, places(&asker)).await {
-        Ok(Ok(places)) => {
-            let listed = database.servers.iter().map(ToString::to_string);
-            let server = listed.collect::<Vec<_>>().join(", ");
+        Ok(Ok((server, places))) => {
             found.push((Grade::Ok, format!("user \"{user}\" can log in to {server}")));
             let Some(places) = places else { return true };
             found.extend(places.of_role(database, user));
@@ -77,16 +76,19 @@ pub(crate) fn warn(config: &Config) {
     }
 }
 
-/// The server's places, unless they cannot be asked for, though it has let the user in.
-async fn places(asker: &Asker) -> Result<Option<Places>, DialError> {
+/// The server that has let the user in, and its places, unless they cannot be asked for.
+async fn places(asker: &Asker) -> Result<(String, Option<Places>), DialError> {
     let mut dialled = match asker.dial().await {
         Ok(dialled) => dialled,
         // The password has been taken: what follows is another database's affair, or a privilege's.
-        Err(DialError::Refused { error, .. }) if matches!(&error.code.0, b"3D000" | b"42501") => {
-            return Ok(None);
+        Err(DialError::Refused { server, error })
+            if matches!(&error.code.0, b"3D000" | b"42501") =>
+        {
+            return Ok((server, None));
         }
         Err(error) => return Err(error),
     };
+    let server = asker.server(&dialled);
     let answer = dialled.talk.query(PLACES).await.ok();
     dialled.talk.terminate().await;
     let number = |at: usize| {
@@ -97,11 +99,11 @@ async fn places(asker: &Asker) -> Result<Option<Places>, DialError> {
         let (all, kept) = (number(0)?, number(1)?);
         Some(Places { all, kept, role: number(2).filter(|limit| *limit >= 0) })
     };
-    Ok(found())
+    Ok((server, found()))
 }
 
 /// Why a user was not let in, and what to do; `None`: the server was not reached.
-fn reason(error: &DialError) -> Option<String> {
+pub(super) fn reason(error: &DialError) -> Option<String> {
     let advice = match error {
         DialError::Refused { error, .. } if error.code == SqlState(*b"28P01") => {
             "the password is wrong, or there is no such role"
@@ -120,6 +122,11 @@ fn reason(error: &DialError) -> Option<String> {
         }
         DialError::Refused { .. } | DialError::Authentication { .. } => "see the server's log",
         DialError::Password { .. } => "give the user a password",
+        DialError::Tls { .. } => {
+            "server_tls_sslmode asks for TLS that this server does not give: `verify-ca` needs in \
+             server_tls_ca_file the authority that has signed its certificate, or the certificate if it is \
+             self-signed; `verify-full` also needs in `servers` a name that the certificate has"
+        }
         _ => return None,
     };
     Some(format!("{error} ({advice})"))

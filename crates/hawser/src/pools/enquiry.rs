@@ -59,7 +59,7 @@ const SECRETS_MAX: usize = 10_000;
 const SETTINGS_WAIT: Duration = Duration::from_millis(500);
 
 /// The search_path for unqualified names in `auth_query`.
-pub(super) const LOOK_UP_PATH: &[u8] = b"pg_catalog, public";
+const LOOK_UP_PATH: &[u8] = b"pg_catalog, public";
 /// How long a login whose user has a secret here waits for the answer about that user, which it does not
 /// use: the server is asked so that timing does not reveal which users have one.
 const UNUSED_WAIT: Duration = Duration::from_secs(1);
@@ -92,6 +92,11 @@ pub struct Enquiries {
     places: Arc<Places>,
     secrets: Mutex<Secrets>,
     strangers: Strangers,
+}
+
+/// The search_path of the connection on which `auth_query` runs.
+pub(crate) fn look_up_path() -> Asked {
+    Asked { name: b"search_path"[..].into(), value: LOOK_UP_PATH.into() }
 }
 
 /// Whether an error concerns only the database, and is not temporary.
@@ -290,12 +295,11 @@ impl Enquiries {
         if stranger.as_ref().is_some_and(Stranger::has_waited_in_vain) {
             return Err(failed(&"the server has not answered in time").into());
         }
-        let path = Asked { name: b"search_path"[..].into(), value: LOOK_UP_PATH.into() };
         let login = Login {
             user: auth_user.clone(),
             database: dbname.to_owned(),
             replication: hawser_pooler::session::options::Replication::None,
-            parameters: vec![path],
+            parameters: vec![look_up_path()],
             start: Vec::new(),
             credentials: self.shared.access.load().credentials(auth_user),
         };
@@ -446,7 +450,10 @@ fn unanswered(server: &str, within: Duration) -> DialError {
 }
 
 /// Reads the answer of `auth_query`: name, secret, and perhaps VALID UNTIL.
-fn read_secret(answer: &Answer, user: &str) -> Result<Option<Secret>, String> {
+///
+/// # Errors
+/// It is not the answer of an `auth_query` about this user.
+pub(crate) fn read_secret(answer: &Answer, user: &str) -> Result<Option<Secret>, String> {
     let row = match answer.rows.as_slice() {
         [] => return Ok(None),
         [row] => row,

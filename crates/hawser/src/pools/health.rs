@@ -361,7 +361,13 @@ impl Health {
             };
             let is_news = before.get(&departure) != Some(why);
             renews |= is_news && !why.lasts();
-            if self.left.insert(departure, *why).is_none() && is_news {
+            if self.left.insert(departure, *why).is_some() || !is_news {
+                continue;
+            }
+            // The standby of a pair is as it should be.
+            if why.is_of_kind() {
+                tracing::info!(database, user, %server, reason = %why, "the server is left");
+            } else {
                 tracing::warn!(database, user, %server, reason = %why, "the server is left");
             }
         }

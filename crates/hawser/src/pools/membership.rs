@@ -17,10 +17,10 @@ use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use hawser_pooler::session::options::{Asked, Replication};
+use hawser_pooler::session::options::Replication;
 use hawser_pooler::wire::error::{ClientError, SqlState};
 
-use super::enquiry::{Enquiries, LOOK_UP_PATH};
+use super::enquiry::{Enquiries, look_up_path};
 use super::{Pools, locked};
 use crate::auth::roles::{Asker, place};
 use crate::config::{Config, DatabaseConfig};
@@ -114,12 +114,11 @@ impl Memberships {
                 (forced.name.as_str(), access.credentials_of(forced, &place.entry.name)?)
             }
         };
-        let path = Asked { name: b"search_path"[..].into(), value: LOOK_UP_PATH.into() };
         let login = Login {
             user: asker.to_owned(),
             database: place.dbname.to_owned(),
             replication: Replication::None,
-            parameters: vec![path],
+            parameters: vec![look_up_path()],
             start: Vec::new(),
             credentials,
         };

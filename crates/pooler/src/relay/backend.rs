@@ -225,7 +225,7 @@ impl<S: Socket> Backend<S> {
 
     /// A client may leave state that only the end of the connection removes.
     pub(crate) fn spoil_for_good(&mut self) {
-        self.lending.spoil("a client changed what cannot be undone");
+        self.lending.spoil("a client may have changed what cannot be undone");
     }
 
     /// Whether a simple query in a pipeline that a Sync ends later makes the server's next

@@ -174,9 +174,8 @@ impl HandOverKey {
             if let Some((version, cipher)) = tls.split_once('/') {
                 let bits: u16 = if cipher.contains("128") { 128 } else { 256 };
                 out.extend_from_slice(&bits.to_be_bytes());
-                text(out, &version.replace('_', "."));
-                // As OpenSSL names those of TLS 1.3.
-                text(out, &cipher.replace("TLS13_", "TLS_"));
+                text(out, version);
+                text(out, cipher);
                 // Subject, serial number and issuer of a certificate are not kept.
                 out.extend_from_slice(&[0; 6]);
             }
