@@ -30,13 +30,32 @@ additional-css = ["site.css"]
 [output.html.print]
 enable = false
 """
-# On a phone a table fits or is scrolled by itself, not the page; the first page's commands fit.
-CSS = """.table-wrapper { overflow-x: auto; }
+# On a phone a table fits or is scrolled by itself, not the page, as code is. Shadows at their edges say
+# that there is more, and the first column of a wide table stays. Words are not broken, but code is.
+# The grounds of code are those of mdBook's themes.
+CSS = """.table-wrapper { --ground: var(--bg); overflow-x: auto; }
+.content pre > code { --ground: #f6f7f6; }
+:is(.navy, .coal) .content pre > code { --ground: #1d1f21; }
+.ayu .content pre > code { --ground: #191f26; }
+.table-wrapper, .content pre > code {
+  background:
+    linear-gradient(to right, var(--ground) 1.2em, transparent) left / 2.4em 100% no-repeat local,
+    linear-gradient(to left, var(--ground) 1.2em, transparent) right / 2.4em 100% no-repeat local,
+    linear-gradient(to right, #8888, transparent) left / 0.9em 100% no-repeat,
+    linear-gradient(to left, #8888, transparent) right / 0.9em 100% no-repeat,
+    var(--ground);
+}
+.table-wrapper tbody tr:nth-child(2n) { background: color-mix(in srgb, var(--fg) 4%, transparent); }
+.table-wrapper tr:has(> :nth-child(5)) > * { padding-inline: 8px; }
 .content img { background: #fff; border-radius: 6px; }
 @media (max-width: 620px) {
   .table-wrapper table { width: 100%; font-size: 0.85em; }
-  .table-wrapper :is(td, th) { padding: 4px 6px; vertical-align: top; overflow-wrap: anywhere; min-width: 5em; }
-  .table-wrapper code { white-space: pre-wrap; }
+  .table-wrapper tr > :is(td, th) { padding: 4px 6px; vertical-align: top; }
+  .table-wrapper code { white-space: pre-wrap; overflow-wrap: anywhere; padding-inline: 0; }
+  .table-wrapper td:has(code) { min-width: 7em; }
+  .table-wrapper tr:has(> :nth-child(4)) > :first-child { position: sticky; left: 0; min-width: 9em; overflow-wrap: anywhere; }
+  .table-wrapper td:first-child { background: var(--bg); }
+  .table-wrapper th:first-child { background: var(--table-header-bg); }
   .content pre code { font-size: 0.8em; }
 }
 """

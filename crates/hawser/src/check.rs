@@ -40,6 +40,7 @@ use crate::config::{
     AuthType, BypassUse, CONSOLE, Config, Congestion, ListenAddress, MptcpUse, OptionalAddress,
     Overrides, SETTINGS_VARIABLE, ServerAddress,
 };
+use crate::dial::talk::cause;
 use crate::pools::Connectings;
 use crate::shares::etcd::Etcd;
 use crate::socket::stream::connect_unix;
@@ -482,7 +483,8 @@ impl Report {
                     self.ok(format!("server {server} answers, {offer}"));
                 }
                 Ok(Ok(Err(error))) => {
-                    self.warn(format!("server {server} cannot be reached: {error}"));
+                    let reason = cause(&error);
+                    self.warn(format!("server {server} cannot be reached: {reason}"));
                 }
                 _ => self.warn(format!(
                     "server {server} did not answer within {} s",

@@ -179,7 +179,7 @@ fn configuration(
          [auth]\nauth_type = \"trust\"\nadmin_users = [\"demo\"]\n\
          [pool]\nmax_client_conn = {clients}\n\
          [admin]\nhttp_address = \"{http}\"\n\
-         [log]\nlevel = \"warn\"\n"
+         [log]\nlevel = \"error\"\n"
     );
     Config::from_str(&text, "demo")
 }
@@ -368,12 +368,12 @@ impl Now {
         format!(
             "\n{:<20} {:>7}  {}\n{:<20} p50 {}, p99 {}\n\
              clients              {clients}, {waiting} waiting for a server connection\n\
-             server connections   {servers}, {active} active\n\
+             server connections   {servers}, {active} busy\n\
              running for          {}; Ctrl-C ends it and removes everything\n",
             "transactions/s",
             units::grouped(*tps),
             units::sparkline(history, HISTORY),
-            "time of one",
+            "transaction time",
             units::time(self.p50_us),
             units::time(self.p99_us),
             units::duration(elapsed.as_secs()),

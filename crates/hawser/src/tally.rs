@@ -68,24 +68,24 @@ impl ErrorCounts {
     }
 }
 
-/// What PostgreSQL's manual calls a class of SQLSTATEs (Appendix A); of those that Hawser uses.
+/// What an error of this class of SQLSTATEs means when Hawser sends it.
 pub fn class_in_words(class: &str) -> &'static str {
     match class {
-        "08" => "connection exception",
+        "08" => "connection failed",
         "0A" => "feature not supported",
-        "22" => "data exception",
+        "22" => "invalid value",
         "25" => "invalid transaction state",
-        "26" => "invalid SQL statement name",
-        "28" => "invalid authorization specification",
-        "34" => "invalid cursor name",
-        "3D" => "invalid catalog name",
-        "42" => "syntax error or access rule violation",
-        "53" => "insufficient resources",
-        "54" => "program limit exceeded",
-        "55" => "object not in prerequisite state",
-        "57" => "operator intervention",
+        "26" => "unknown prepared statement",
+        "28" => "login refused",
+        "34" => "unknown cursor",
+        "3D" => "unknown database",
+        "42" => "syntax error or no permission",
+        "53" => "limit reached",
+        "54" => "message too long",
+        "55" => "not possible now",
+        "57" => "cancelled, timed out or shut down",
         "58" => "system error",
-        "F0" => "configuration file error",
+        "F0" => "configuration error",
         "XX" => "internal error",
         _ => "other error",
     }

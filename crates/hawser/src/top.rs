@@ -11,6 +11,7 @@
 //! * names and errors of clients and servers move no cursor: control characters are written by
 //!   their numbers
 
+mod columns;
 pub mod key;
 mod queries;
 mod view;

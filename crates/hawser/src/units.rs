@@ -13,15 +13,17 @@ pub fn grouped(number: u64) -> String {
     text
 }
 
-/// `81 µs`, `1.23 ms`, `12.3 s`: at most seven characters up to three hours.
+/// `81 µs`, `1.23 ms`, `12.3 s`, `2.8 h`: at most seven characters up to a month.
 pub fn time(micros: u64) -> String {
     let part = micros as f64;
     match micros {
         0..1_000 => format!("{micros} µs"),
-        1_000..99_995 => format!("{:.2} ms", part / 1e3),
-        99_995..999_500 => format!("{:.0} ms", part / 1e3),
+        1_000..9_995 => format!("{:.2} ms", part / 1e3),
+        9_995..99_950 => format!("{:.1} ms", part / 1e3),
+        99_950..999_500 => format!("{:.0} ms", part / 1e3),
         999_500..99_950_000 => format!("{:.1} s", part / 1e6),
-        _ => format!("{:.0} s", part / 1e6),
+        99_950_000..9_999_500_000 => format!("{} s", grouped((micros + 500_000) / 1_000_000)),
+        _ => format!("{:.1} h", part / 3.6e9),
     }
 }
 
@@ -32,11 +34,19 @@ pub fn duration(seconds: u64) -> String {
     if days > 0 { format!("{days} d {clock}") } else { clock }
 }
 
-/// Server connections of a pool: `4`, or `4 + 4` where more are open while clients idle inside
+/// `3.5 MiB`, `1,234 MiB`.
+pub fn memory(bytes: u64) -> String {
+    match bytes >> 20 {
+        0..100 => format!("{:.1} MiB", bytes as f64 / f64::from(1 << 20)),
+        mebibytes => format!("{} MiB", grouped(mebibytes)),
+    }
+}
+
+/// Server connections of a pool: `3 of 4`, or `4 + 4` where more are open while clients idle inside
 /// transactions.
 pub fn connections(all: u32, size: u32) -> String {
     match all.saturating_sub(size) {
-        0 => all.to_string(),
+        0 => format!("{all} of {size}"),
         more => format!("{size} + {more}"),
     }
 }
@@ -63,17 +73,26 @@ mod tests {
             (0, "0 µs"),
             (999, "999 µs"),
             (1_000, "1.00 ms"),
-            (99_994, "99.99 ms"),
-            (99_995, "100 ms"),
+            (9_994, "9.99 ms"),
+            (9_995, "10.0 ms"),
+            (99_949, "99.9 ms"),
+            (99_950, "100 ms"),
             (999_499, "999 ms"),
             (999_500, "1.0 s"),
             (12_345_678, "12.3 s"),
             (99_950_000, "100 s"),
+            (9_999_499_999, "9,999 s"),
+            (9_999_500_000, "2.8 h"),
         ] {
             assert_eq!(time(micros), text);
         }
+        for micros in 0..200_000 {
+            assert!(time(micros).chars().count() <= 7, "{}", time(micros));
+        }
+        assert_eq!(memory(3_670_016), "3.5 MiB");
+        assert_eq!(memory(1_234 << 20), "1,234 MiB");
         assert_eq!((duration(59), duration(273_906)), ("00:00:59".into(), "3 d 04:05:06".into()));
-        assert_eq!((connections(3, 4), connections(8, 4)), ("3".into(), "4 + 4".into()));
+        assert_eq!((connections(3, 4), connections(8, 4)), ("3 of 4".into(), "4 + 4".into()));
     }
 
     #[test]

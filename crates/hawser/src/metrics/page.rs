@@ -5,7 +5,7 @@ use std::time::{Instant, SystemTime};
 
 use super::collect::Pins;
 use super::history::{EVERY, History, Point};
-use super::markup::escape;
+use super::markup::{self, escape};
 use super::process::ProcessFigures;
 use crate::admin::pooler::{PoolEntry, Pooler};
 use crate::queries::Queries;
@@ -25,15 +25,14 @@ const HEAD: &str = concat!(
     "</style></head><body><h1>Hawser</h1>\n"
 );
 
-/// The columns of the table of pools. On a narrow screen each cell has its column's name.
-const COLUMNS: [&str; 12] = [
+/// The columns of the table of pools.
+const COLUMNS: [&str; 11] = [
     "database",
     "user",
     "clients",
     "waiting",
     "server connections",
     "idle",
-    "pool_size",
     "pinned",
     "transactions/s",
     "queries/s",
@@ -98,7 +97,8 @@ fn fill(
         html.push_str("<h2>Pinned clients, by reason</h2>\n<dl>");
         for (reason, (count, seconds)) in pins {
             let (count, longest) = (units::grouped(*count), units::duration(*seconds));
-            write!(html, "<dt>{}</dt><dd>{count}, for up to {longest}</dd>", escape(reason))?;
+            let reason = escape(&reason.replace('_', " "));
+            write!(html, "<dt>{reason}</dt><dd>{count}, for up to {longest}</dd>")?;
         }
         html.push_str("</dl>\n");
     }
@@ -114,7 +114,7 @@ const PLOTS: [Figure; 6] = [
     ("mean wait", |point| point.averages.wait_us, units::time),
     ("clients waiting", |point| point.waiting, units::grouped),
     ("connections in use", |point| point.in_use, units::grouped),
-    ("errors to clients, in 5 s", |point| point.errors, units::grouped),
+    ("errors in 5 s", |point| point.errors, units::grouped),
 ];
 
 fn plots(html: &mut String, history: &History) -> std::fmt::Result {
@@ -141,7 +141,10 @@ fn plots(html: &mut String, history: &History) -> std::fmt::Result {
             shown(highest),
         )?;
     }
-    html.push_str("</div>\n");
+    html.push_str(
+        "</div>\n<p class=\"dim\">The last 5 minutes. Connections are those to PostgreSQL. Errors are \
+         Hawser's own, not PostgreSQL's.</p>\n",
+    );
     Ok(())
 }
 
@@ -152,17 +155,15 @@ fn pools(html: &mut String, pooler: &dyn Pooler, history: &History) -> std::fmt:
         html.push_str("<p>No pool yet: no client has logged in.</p>\n");
         return Ok(());
     }
-    html.push_str("<table><tr>");
-    for column in COLUMNS {
-        write!(html, "<th>{column}")?;
-    }
-    html.push_str("</tr>\n");
+    markup::table(html, &COLUMNS)?;
     for entry in pools.iter().take(POOLS_MAX) {
         pool(html, pooler, history, entry)?;
     }
     html.push_str(
-        "</table>\n<p class=\"dim\">Server connections “4 + 4”: pool_size of them, and 4 more while \
-         clients idle inside transactions. Rates and means are of the last 5 to 10 seconds.</p>\n",
+        "</table>\n<p class=\"dim\">Server connections “3 of 4”: 3 are open, and pool_size is 4. \
+         “4 + 2”: 2 more while clients idle inside transactions. A client waits while all server \
+         connections of its pool are in use; a pinned one keeps its own until its session ends or \
+         the reason is gone. Rates and means are of the last 5 to 10 seconds.</p>\n",
     );
     if pools.len() > POOLS_MAX {
         writeln!(html, "<p>and {} more pools: SHOW POOLS</p>", pools.len() - POOLS_MAX)?;
@@ -190,9 +191,8 @@ fn pool(
     let is_paused = queue.is_paused();
     drop(queue);
     let note = match entry.last_error() {
-        Some(reason) => reason,
-        None if is_paused => "paused".to_owned(),
-        None => String::new(),
+        Some(reason) => Some(("bad", escape(&reason))),
+        None => is_paused.then(|| ("dim", "paused: RESUME ends it".to_owned())),
     };
     let cells = [
         escape(&pool.database),
@@ -201,22 +201,20 @@ fn pool(
         waiting,
         units::connections(total, size),
         idle.to_string(),
-        size.to_string(),
         pool.pins.get().to_string(),
         units::grouped(averages.transactions),
         units::grouped(averages.queries),
-        units::time(averages.query_us),
+        match averages.query_us {
+            0 => "–".to_owned(),
+            mean => units::time(mean),
+        },
         units::time(averages.wait_us),
     ];
-    html.push_str("<tr>");
-    for (column, cell) in COLUMNS.iter().zip(cells) {
-        write!(html, "<td data-of=\"{column}\">{cell}")?;
-    }
-    html.push_str("</tr>\n");
+    markup::row(html, &COLUMNS, &cells)?;
     // A line of its own, as long as it is: beside the figures it was cut off.
-    if !note.is_empty() {
-        let (all, note) = (COLUMNS.len(), escape(&note));
-        writeln!(html, "<tr class=\"note\"><td class=\"bad\" colspan=\"{all}\">{note}</tr>")?;
+    if let Some((class, note)) = note {
+        let all = COLUMNS.len();
+        writeln!(html, "<tr class=\"note\"><td class=\"{class}\" colspan=\"{all}\">{note}</tr>")?;
     }
     Ok(())
 }
@@ -226,16 +224,13 @@ fn process(html: &mut String, pooler: &dyn Pooler) -> std::fmt::Result {
     let max = pooler.config().reload.limits.max_client_conn;
     let of = |count, max| format!("{} of {}", units::grouped(count), units::grouped(max));
     html.push_str("<h2>Process</h2>\n<dl>");
-    let mut item = |name: &str, value: &str, class: &str| {
-        write!(html, "<dt>{name}</dt><dd class=\"{class}\">{}</dd>", escape(value))
-    };
-    item("listens on", &pooler.listeners().join(", "), "")?;
-    item("clients", &of(pooler.limits().client_count() as u64, max.into()), "")?;
-    item("file descriptors", &of(figures.descriptors, figures.descriptors_max), "")?;
-    item("memory", &format!("{} KiB", units::grouped(figures.private_bytes / 1024)), "")?;
-    for fallback in pooler.fallbacks() {
-        item("fallback", &fallback, "bad")?;
-    }
+    let mut item =
+        |name: &str, value: &str| write!(html, "<dt>{name}</dt><dd>{}</dd>", escape(value));
+    item("listens on", &pooler.listeners().join(", "))?;
+    item("clients", &of(pooler.limits().client_count() as u64, max.into()))?;
+    item("file descriptors", &of(figures.descriptors, figures.descriptors_max))?;
+    item("memory", &units::memory(figures.private_bytes))?;
+    pooler.fallbacks().iter().try_for_each(|fallback| item("fallback", fallback))?;
     html.push_str("</dl>\n");
     Ok(())
 }
@@ -264,20 +259,22 @@ mod tests {
         fake.tally().errors.count(&ClientError::fatal(SqlState::TOO_MANY_CONNECTIONS, "x"));
         let mut queries = Queries::default();
         queries.all.push(crate::queries::row("SELECT a < 1", "ann", 4, 8_000));
-        let page = status(fake.as_ref(), &history, &Pins::from([("lock", (1_234, 61))]), &queries);
+        let page =
+            status(fake.as_ref(), &history, &Pins::from([("held_cursor", (1_234, 61))]), &queries);
         let line = page.lines().find(|line| line.contains(&said)).unwrap();
-        assert!(line.starts_with("<tr class=\"note\"><td class=\"bad\" colspan=\"12\">"), "{line}");
+        assert!(line.starts_with("<tr class=\"note\"><td class=\"bad\" colspan=\"11\">"), "{line}");
         let row = page.lines().find(|line| line.contains("<td data-of=\"query\">select")).unwrap();
         assert!(row.contains("select a &lt; ?<") && row.contains("\"mean\">2.00 ms"), "{row}");
         let row = page.lines().find(|line| line.contains("<td data-of=\"database\">app<")).unwrap();
         assert_eq!(row.matches("<td data-of=").count(), COLUMNS.len(), "{row}");
-        assert!(!page.contains("white-space"), "text may wrap everywhere");
+        assert!(row.contains("\"server connections\">0 of 20<"), "{row}");
+        assert_eq!(page.matches("nowrap").count(), 1, "figures only: texts wrap");
         // 5 s after the start 25,000 more, 5 s later again 50,000: all within ten seconds.
         let plot = page.lines().find(|line| line.contains("<div>transactions/s")).unwrap();
         assert!(plot.contains("<b>7,500</b>") && plot.contains("highest 7,500"), "{plot}");
         assert!(plot.contains("M57 25.0L58 9.0L59 1.0\""), "{plot}");
-        assert!(page.contains("<dt>insufficient resources (class 53)</dt><dd>1</dd>"), "{page}");
-        assert!(page.contains("<dt>lock</dt><dd>1,234, for up to 00:01:01</dd>"), "{page}");
+        assert!(page.contains("<dt>limit reached (class 53)</dt><dd>1</dd>"), "{page}");
+        assert!(page.contains("<dt>held cursor</dt><dd>1,234, for up to 00:01:01</dd>"), "{page}");
         assert!(!page.contains("<script"), "the content security policy has none");
     }
 

@@ -3,14 +3,14 @@
 //! # Limits  [`SHOWN_MAX`] statements: a series for each would be more than a Prometheus wants. Their
 //!           counters end when others have taken more time.
 
-use std::fmt::{self, Write};
+use std::fmt;
 
 use hawser_pooler::queries::table::QueryRow;
 use prometheus_client::encoding::DescriptorEncoder;
 use prometheus_client::registry::Unit;
 
 use super::collect::{counts, gauges};
-use super::markup::escape;
+use super::markup::{self, escape};
 use crate::queries::Queries;
 use crate::units;
 
@@ -18,6 +18,8 @@ use crate::units;
 pub(super) const SHOWN_MAX: usize = 20;
 /// Bytes of a text in a label.
 const LABEL_BYTES_MAX: usize = 120;
+/// Bytes of a text on the page.
+const TEXT_BYTES_MAX: usize = 400;
 const MICROSECONDS: f64 = 1e6;
 
 /// The families of `/metrics`, of statements sorted by their time.
@@ -63,22 +65,25 @@ fn label(row: &QueryRow) -> &str {
     &row.text[..row.text.floor_char_boundary(LABEL_BYTES_MAX)]
 }
 
+/// A statement's text, and a sign where it goes on.
+fn text(row: &QueryRow) -> String {
+    let shown = &row.text[..row.text.floor_char_boundary(TEXT_BYTES_MAX)];
+    if shown.len() < row.text.len() { format!("{shown} …") } else { shown.to_owned() }
+}
+
 const COLUMNS: [&str; 9] =
-    ["query", "database", "user", "calls", "errors", "time", "mean", "99%", "waited"];
+    ["query", "database", "user", "calls", "errors", "total time", "mean", "p99", "total wait"];
 
 /// The table of `/`.
 pub(super) fn table(html: &mut String, queries: &Queries) -> fmt::Result {
     if queries.all.is_empty() {
         return Ok(());
     }
-    html.push_str("<h2>Queries that have taken the most time</h2>\n<table><tr>");
-    for column in COLUMNS {
-        write!(html, "<th>{column}")?;
-    }
-    html.push_str("</tr>\n");
+    html.push_str("<h2>Queries that have taken the most time</h2>\n");
+    markup::table(html, &COLUMNS)?;
     for row in queries.all.iter().take(SHOWN_MAX) {
         let cells = [
-            escape(label(row)),
+            escape(&text(row)),
             escape(&row.database),
             escape(&row.user),
             units::grouped(row.counts.calls),
@@ -88,12 +93,11 @@ pub(super) fn table(html: &mut String, queries: &Queries) -> fmt::Result {
             units::time(row.counts.times.per_mille(990)),
             units::time(row.counts.wait_us),
         ];
-        html.push_str("<tr>");
-        for (column, cell) in COLUMNS.iter().zip(cells) {
-            write!(html, "<td data-of=\"{column}\">{cell}")?;
-        }
-        html.push_str("</tr>\n");
+        markup::row(html, &COLUMNS, &cells)?;
     }
-    html.push_str("</table>\n<p class=\"dim\">Since the start; all of them: SHOW QUERIES</p>\n");
+    html.push_str(
+        "</table>\n<p class=\"dim\">Since the start. p99: 99 of 100 calls took no longer. Total wait: \
+         for a server connection, before these calls. All queries: SHOW QUERIES.</p>\n",
+    );
     Ok(())
 }

@@ -16,8 +16,23 @@ use crate::queries::QueryStatus;
 use crate::status::Status;
 use crate::units;
 
+use super::columns::{fitting, short};
+
 pub(super) const KEYS: &str =
-    "q quit  s pools  sort: l load  c calls/s  e errors  m mean  w waited   up/down scroll";
+    "q quit  s pools  sort: l load  c calls/s  m mean  w wait  e errors  up/down";
+
+/// The figures of a statement, and what sorts by them. Where the terminal is narrow, the last ones are
+/// left out.
+const COLUMNS: [(&str, usize, Option<Sort>); 6] = [
+    ("load", 5, Some(Sort::Load)),
+    ("calls/s", 7, Some(Sort::Calls)),
+    ("mean", 7, Some(Sort::Mean)),
+    ("wait", 7, Some(Sort::Waited)),
+    ("errors", 6, Some(Sort::Errors)),
+    ("p99", 7, None),
+];
+/// What database and user may take of a line.
+const OWNER_WIDTH_MAX: usize = 16;
 
 /// By what statements are sorted: the most of it first.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -71,19 +86,24 @@ impl Shown {
         }
     }
 
-    fn row(&self) -> Row<'static> {
-        let figures = [
-            format!("{:>5.2}", self.load),
-            format!("{:>7.1}", self.calls),
-            format!("{:>7}", units::time(self.mean_us)),
-            format!("{:>7}", units::time(self.p99_us)),
-            format!("{:>7}", units::time(self.waited_us)),
-            format!("{:>6}", self.errors),
-            self.owner.clone(),
-            self.text.clone(),
-        ];
-        let style = if self.errors > 0 { Style::new().fg(Color::Yellow) } else { Style::new() };
-        Row::new(figures).style(style)
+    /// In the order of [`COLUMNS`].
+    fn figures(&self) -> [String; COLUMNS.len()] {
+        let time = |micros| match self.calls > 0.0 {
+            true => units::time(micros),
+            false => "-".to_owned(),
+        };
+        [
+            format!("{:.2}", self.load),
+            format!("{:.1}", self.calls),
+            time(self.mean_us),
+            time(self.waited_us),
+            units::grouped(self.errors),
+            units::time(self.p99_us),
+        ]
+    }
+
+    fn style(&self) -> Style {
+        if self.errors > 0 { Style::new().fg(Color::Yellow) } else { Style::new() }
     }
 }
 
@@ -131,25 +151,30 @@ impl Page {
         self.first = self.first.saturating_add_signed(lines).min(last);
     }
 
-    pub(super) fn table(&self) -> Table<'static> {
-        let columns = [
-            ("load", 5, Some(Sort::Load)),
-            ("calls/s", 7, Some(Sort::Calls)),
-            ("mean", 7, Some(Sort::Mean)),
-            ("99%", 7, None),
-            ("waited", 7, Some(Sort::Waited)),
-            ("errors", 6, Some(Sort::Errors)),
-        ];
+    pub(super) fn table(&self, width: usize) -> Table<'static> {
+        let rows: Vec<_> = self.shown.iter().skip(self.first).collect();
+        let figures: Vec<_> = rows.iter().map(|shown| shown.figures()).collect();
+        // Half of the line is for the texts.
+        let widths = fitting(COLUMNS.map(|(_, least, _)| least), &figures, width / 2);
+        let texts = width.saturating_sub(widths.iter().map(|width| width + 1).sum());
+        let owner = (texts / 3).min(OWNER_WIDTH_MAX);
+        let query = texts.saturating_sub(owner + 1);
         let mark = Style::new().add_modifier(Modifier::UNDERLINED);
-        let head = columns.iter().map(|(name, width, sort)| {
+        let heads = COLUMNS.iter().zip(&widths).map(|((head, _, sort), width)| {
             let style = if *sort == Some(self.sort) { mark } else { Style::new() };
-            Cell::from(format!("{name:>width$}")).style(style)
+            Cell::from(format!("{head:>width$}")).style(style)
         });
-        let head = head.chain(["database/user", "query"].map(Cell::from));
-        let widths = columns.iter().map(|(_, width, _)| Constraint::Length(*width as u16));
-        let widths = widths.chain([Constraint::Max(16), Constraint::Fill(1)]);
-        let rows = self.shown.iter().skip(self.first).map(Shown::row);
+        let heads = Row::new(heads.chain(["database/user", "query"].map(Cell::from)));
+        let rows = rows.iter().zip(&figures).map(|(shown, figures)| {
+            let figures = figures.iter().zip(&widths);
+            let figures = figures.map(|(figure, width)| format!("{figure:>width$}"));
+            let texts = [short(&shown.owner, owner), short(&shown.text, query)];
+            Row::new(figures.chain(texts)).style(shown.style())
+        });
+        let all = widths.iter().copied().chain([owner, query]);
         let bold = Style::new().add_modifier(Modifier::BOLD);
-        Table::new(rows, widths).column_spacing(1).header(Row::new(head).style(bold))
+        Table::new(rows, all.map(|width| Constraint::Length(width as u16)))
+            .column_spacing(1)
+            .header(heads.style(bold))
     }
 }

@@ -7,8 +7,9 @@ use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout};
 use ratatui::style::{Color, Modifier, Style};
 use ratatui::text::Line;
-use ratatui::widgets::{Cell, Paragraph, Row, Table};
+use ratatui::widgets::{Cell, Paragraph, Row, Table, Wrap};
 
+use super::columns::{fitting, short};
 use super::queries;
 use crate::logging::without_control;
 use crate::status::{PoolStatus, Status};
@@ -20,9 +21,23 @@ const ERROR_LINES: u16 = 5;
 /// Answers whose figures are kept for the sparklines: as many as a wide terminal has columns.
 const HISTORY: usize = 300;
 /// Where sparklines begin.
-const SPARKS_AT: usize = 24;
+const SPARKS_AT: usize = 25;
 /// A client that has waited for so long has too small a pool, or another that keeps it.
 const LONG_WAIT_US: u64 = 1_000_000;
+/// The figures of a pool: how wide they are at least, and what sorts by them. Where the terminal is
+/// narrow, the last ones are left out.
+const COLUMNS: [(&str, usize, Option<Sort>); 8] = [
+    ("clients", 7, Some(Sort::Clients)),
+    ("waiting", 7, Some(Sort::Waiting)),
+    ("longest", 7, None),
+    ("servers", 8, None),
+    ("tx/s", 6, Some(Sort::Transactions)),
+    ("tx time", 7, None),
+    ("q/s", 6, None),
+    ("pinned", 6, Some(Sort::Pins)),
+];
+/// What is left for the name of a pool at least.
+const NAME_WIDTH_MIN: usize = 10;
 const KEYS: &str =
     "q quit  s queries  sort: w waiting  c clients  t tx/s  p pinned  n name  up/down";
 
@@ -170,22 +185,24 @@ impl Screen {
     }
 
     pub(super) fn draw(&self, frame: &mut Frame<'_>) {
+        let width = usize::from(frame.area().width);
+        let (shown, letters) = match self.shows_queries {
+            true => (self.queries.table(width), queries::KEYS),
+            false => (self.table(width), KEYS),
+        };
         let [head, table, errors, keys] = Layout::vertical([
             Constraint::Length(6),
             Constraint::Min(3),
             Constraint::Length(ERROR_LINES),
-            Constraint::Length(1),
+            Constraint::Length(if letters.len() > width { 2 } else { 1 }),
         ])
         .areas(frame.area());
-        frame.render_widget(Paragraph::new(self.head(usize::from(head.width))), head);
-        let (shown, letters) = match self.shows_queries {
-            true => (self.queries.table(), queries::KEYS),
-            false => (self.table(), KEYS),
-        };
+        let wrap = Wrap { trim: true };
+        frame.render_widget(Paragraph::new(self.head(width)), head);
         frame.render_widget(shown, table);
-        frame.render_widget(Paragraph::new(self.error_lines()), errors);
+        frame.render_widget(Paragraph::new(self.error_lines()).wrap(wrap), errors);
         let dim = Style::new().add_modifier(Modifier::DIM);
-        frame.render_widget(Paragraph::new(letters).style(dim), keys);
+        frame.render_widget(Paragraph::new(letters).style(dim).wrap(wrap), keys);
     }
 
     fn head(&self, width: usize) -> Vec<Line<'static>> {
@@ -195,13 +212,13 @@ impl Screen {
         };
         let bold = Style::new().add_modifier(Modifier::BOLD);
         let first = format!(
-            "hawser {}  process {}  {}  up {}  {} loops  {} MiB",
+            "hawser {}  {}  up {}  pid {}  {} event loops  memory {}",
             status.version,
-            status.pid,
             without_control(&status.state),
             units::duration(status.uptime_s),
+            status.pid,
             status.loops,
-            status.private_bytes >> 20,
+            units::memory(status.private_bytes),
         );
         let second = format!(
             "clients {} of {}  server connections {} ({} idle)  pinned {}",
@@ -213,46 +230,46 @@ impl Screen {
         );
         let last = self.history.back().copied();
         let now = last.unwrap_or([0.0, 0.0, sum(|pool| pool.waiting) as f64]);
-        let names = ["transactions/s", "queries/s", "waiting"];
+        let names = ["transactions/s", "queries/s", "clients waiting"];
         let spark = |(at, name): (usize, &str)| {
             let figure = units::grouped(now[at].round() as u64);
             let numbers = self.history.iter().map(|point| &point[at]);
             let line = units::sparkline(numbers, width.saturating_sub(SPARKS_AT));
-            Line::from(format!("{name:<14} {figure:>8} {line}"))
+            Line::from(format!("{name:<15} {figure:>8} {line}"))
         };
         let mut lines = vec![Line::styled(first, bold), Line::from(second)];
         lines.extend(names.into_iter().enumerate().map(spark));
         lines
     }
 
-    fn table(&self) -> Table<'static> {
-        let columns = [
-            ("database/user", 18, None),
-            ("clients", 7, Some(Sort::Clients)),
-            ("waiting", 11, Some(Sort::Waiting)),
-            ("servers", 7, None),
-            ("size", 4, None),
-            ("pinned", 6, Some(Sort::Pins)),
-            ("tx/s", 6, Some(Sort::Transactions)),
-            ("q/s", 6, None),
-            ("tx time", 7, None),
-        ];
-        let head = columns.iter().map(|(name, width, sort)| {
-            let mark = Style::new().add_modifier(Modifier::UNDERLINED);
-            let is_sorted = *sort == Some(self.sort) || (self.sort == Sort::Name && *width == 18);
-            let text = if *width == 18 { (*name).to_owned() } else { format!("{name:>width$}") };
-            Cell::from(text).style(if is_sorted { mark } else { Style::new() })
+    fn table(&self, width: usize) -> Table<'static> {
+        let rows: Vec<_> = self.pools.iter().skip(self.first).collect();
+        let figures: Vec<_> = rows.iter().map(|shown| shown.figures()).collect();
+        let least = COLUMNS.map(|(_, least, _)| least);
+        let widths = fitting(least, &figures, width.saturating_sub(NAME_WIDTH_MIN));
+        let name = width.saturating_sub(widths.iter().map(|width| width + 1).sum());
+        let mark = |sorts: bool| match sorts {
+            true => Style::new().add_modifier(Modifier::UNDERLINED),
+            false => Style::new(),
+        };
+        let heads = COLUMNS.iter().zip(&widths).map(|((head, _, sort), width)| {
+            Cell::from(format!("{head:>width$}")).style(mark(*sort == Some(self.sort)))
         });
-        let widths = columns.iter().enumerate().map(|(at, (_, width, _))| match at {
-            0 => Constraint::Min(18),
-            _ => Constraint::Length(*width as u16),
+        let first = Cell::from("database/user").style(mark(self.sort == Sort::Name));
+        let heads = Row::new(std::iter::once(first).chain(heads));
+        let rows = rows.iter().zip(&figures).map(|(shown, figures)| {
+            let figures = figures.iter().zip(&widths);
+            let figures = figures.map(|(figure, width)| format!("{figure:>width$}"));
+            Row::new(std::iter::once(short(&shown.name, name)).chain(figures)).style(shown.style())
         });
-        let rows = self.pools.iter().skip(self.first).map(Shown::row);
+        let all = std::iter::once(name).chain(widths.iter().copied());
         let bold = Style::new().add_modifier(Modifier::BOLD);
-        Table::new(rows, widths).column_spacing(1).header(Row::new(head).style(bold))
+        Table::new(rows, all.map(|width| Constraint::Length(width as u16)))
+            .column_spacing(1)
+            .header(heads.style(bold))
     }
 
-    /// What is wrong, the newest and worst first; they are cut where lines end.
+    /// What is wrong, the newest and worst first.
     fn error_lines(&self) -> Vec<Line<'static>> {
         let red = Style::new().fg(Color::Red);
         let mut lines = Vec::new();
@@ -268,8 +285,8 @@ impl Screen {
         let grows = self.errors.values().any(|(_, more)| *more > 0);
         let style = if grows { Style::new().fg(Color::Yellow) } else { Style::new() };
         let text = match classes.is_empty() {
-            true => "errors to clients: none".to_owned(),
-            false => format!("errors to clients: {}", classes.join(", ")),
+            true => "Hawser's errors to clients: none".to_owned(),
+            false => format!("Hawser's errors to clients: {}", classes.join(", ")),
         };
         lines.push(Line::styled(text, style));
         for shown in &self.pools {
@@ -303,31 +320,35 @@ impl Shown {
         }
     }
 
-    fn row(&self) -> Row<'static> {
+    /// In the order of [`COLUMNS`].
+    fn figures(&self) -> [String; COLUMNS.len()] {
         let pool = &self.pool;
-        let waiting = match pool.waiting {
-            0 => "0".to_owned(),
-            waiting => format!("{waiting}, {}", units::time(pool.oldest_wait_us)),
-        };
-        let servers = units::connections(pool.servers(), pool.size);
-        let figures = [
-            format!("{:>7}", pool.clients),
-            format!("{waiting:>11}"),
-            format!("{servers:>7}"),
-            format!("{:>4}", pool.size),
-            format!("{:>6}", pool.pinned),
-            format!("{:>6.0}", self.rate),
-            format!("{:>6.0}", self.queries),
-            format!("{:>7}", self.transaction_us.map_or("-".to_owned(), units::time)),
-        ];
-        let style = match pool {
-            _ if pool.last_error.is_some() => Style::new().fg(Color::Red),
-            _ if pool.oldest_wait_us >= LONG_WAIT_US => Style::new().fg(Color::Yellow),
-            _ if pool.paused => Style::new().add_modifier(Modifier::DIM),
+        let whole = |rate: f64| units::grouped(rate.round() as u64);
+        [
+            units::grouped(pool.clients as u64),
+            units::grouped(pool.waiting.into()),
+            match pool.waiting {
+                0 => "-".to_owned(),
+                _ => units::time(pool.oldest_wait_us),
+            },
+            match pool.paused {
+                true => "paused".to_owned(),
+                false => units::connections(pool.servers(), pool.size),
+            },
+            whole(self.rate),
+            self.transaction_us.map_or("-".to_owned(), units::time),
+            whole(self.queries),
+            units::grouped(pool.pinned.into()),
+        ]
+    }
+
+    fn style(&self) -> Style {
+        match &self.pool {
+            pool if pool.last_error.is_some() => Style::new().fg(Color::Red),
+            pool if pool.oldest_wait_us >= LONG_WAIT_US => Style::new().fg(Color::Yellow),
+            pool if pool.paused => Style::new().add_modifier(Modifier::DIM),
             _ => Style::new(),
-        };
-        let name = if pool.paused { format!("{} paused", self.name) } else { self.name.clone() };
-        Row::new(std::iter::once(name).chain(figures)).style(style)
+        }
     }
 }
 
@@ -383,20 +404,20 @@ mod tests {
         let lines = drawn(&screen, 80, 24);
         assert!(lines[0].starts_with("hawser ") && lines[0].contains("ready"), "{lines:#?}");
         assert!(lines[1].contains("server connections 16 (0 idle)  pinned 4"), "{lines:#?}");
-        let sparks =
-            ["transactions/s      250 █", "queries/s         1,500 █", "waiting               3 █"];
-        assert_eq!(lines[2..5], sparks);
+        let sparks = ["transactions/s 250 █", "queries/s 1,500 █", "clients waiting 3 █"];
+        let words = |line: &String| line.split_whitespace().collect::<Vec<_>>().join(" ");
+        assert_eq!(lines[2..5].iter().map(words).collect::<Vec<_>>(), sparks);
         let head: Vec<_> = lines[6].split_whitespace().collect();
-        let names = "database/user clients waiting servers size pinned tx/s q/s tx time";
+        let names = "database/user clients waiting longest servers tx/s tx time q/s pinned";
         assert_eq!(head.join(" "), names);
         let app: Vec<_> = line(&lines, "app/ann").split_whitespace().collect();
         assert_eq!(
             app,
-            "app/ann 40 3, 1.2 s 4 + 4 4 2 250 1500 4.00 ms".split(' ').collect::<Vec<_>>()
+            "app/ann 40 3 1.2 s 4 + 4 250 4.00 ms 1,500 2".split(' ').collect::<Vec<_>>()
         );
         let report: Vec<_> = line(&lines, "report/ann ").split_whitespace().collect();
-        assert_eq!(report, "report/ann 90 0 4 + 4 4 2 0 0 -".split(' ').collect::<Vec<_>>());
-        assert_eq!(line(&lines, "errors"), "errors to clients: insufficient resources 3 (+3)");
+        assert_eq!(report, "report/ann 90 0 - 4 + 4 0 - 0 2".split(' ').collect::<Vec<_>>());
+        assert_eq!(line(&lines, "Hawser's"), "Hawser's errors to clients: limit reached 3 (+3)");
         assert_eq!(line(&lines, "report/ann: "), "report/ann: connection to server at db1 failed");
         assert_eq!(lines[23], KEYS);
         let ends = |start: &str| line(&lines, start).chars().count();
@@ -429,9 +450,9 @@ mod tests {
         screen.press('s');
         let lines = drawn(&screen, 100, 24);
         let words = |at: usize| lines[at].split_whitespace().collect::<Vec<_>>().join(" ");
-        assert_eq!(words(6), "load calls/s mean 99% waited errors database/user query");
-        assert_eq!(words(7), "1.50 1.0 1.5 s 2.00 ms 0 µs 2 app/ann select slow\\u{1b}");
-        assert_eq!(words(8), "0.01 100.0 100 µs 2.00 ms 0 µs 0 app/ann select often");
+        assert_eq!(words(6), "load calls/s mean wait errors p99 database/user query");
+        assert_eq!(words(7), "1.50 1.0 1.5 s 0 µs 2 2.00 ms app/ann select slow\\u{1b}");
+        assert_eq!(words(8), "0.01 100.0 100 µs 0 µs 0 2.00 ms app/ann select often");
         assert_eq!(lines[23], queries::KEYS);
         screen.press('c');
         assert!(drawn(&screen, 100, 24)[7].ends_with("select often"));
@@ -439,6 +460,27 @@ mod tests {
         assert!(drawn(&screen, 100, 24)[7].contains("select slow"));
         screen.press('s');
         assert!(drawn(&screen, 100, 24)[6].starts_with("database/user"));
+    }
+
+    #[test]
+    fn no_figure_is_cut_and_what_is_cut_shows_it() {
+        let before = status();
+        let mut now = before.clone();
+        now.pools[1].database = "a_rather_long_name".to_owned();
+        now.pools[1].last_error = Some(format!("connection {}", "refused ".repeat(20)));
+        now.pools[0].clients = 12_345_678;
+        now.pools[0].paused = true;
+        let screen = Screen::new(Some((&before, 2.0)), &now);
+        let lines = drawn(&screen, 80, 24);
+        assert!(line(&lines, "report/ann ").contains(" 12,345,678 "), "{lines:#?}");
+        assert!(line(&lines, "report/ann ").contains(" paused "), "{lines:#?}");
+        let name = line(&lines, "a_rather").split(' ').next().unwrap();
+        assert!(name.ends_with('…'), "{lines:#?}");
+        assert_eq!(lines.concat().matches("refused").count(), 20, "{lines:#?}");
+        let lines = drawn(&screen, 40, 24);
+        let head: Vec<_> = lines[6].split_whitespace().collect();
+        assert_eq!(head, ["database/user", "clients", "waiting", "longest"], "{lines:#?}");
+        assert!(line(&lines, "a_rather").ends_with(" 3   1.2 s"), "{lines:#?}");
     }
 
     #[test]
