@@ -322,10 +322,10 @@ main() {
         check "clippy" cargo clippy --workspace --all-targets --locked --quiet -- -D warnings
         step_ends "clippy"
     fi
+    # (The program is built with its own tests.)
     begins "build" "$logs/build.log" cargo test --workspace --locked --no-run
     run_counted "scripts" "$logs/scripts-test.log" scripts/test_scripts.sh
     ends "build" "$logs/build.log"
-    check "the program" cargo build --locked -p hawser
     step_ends "build, scripts beside it"
     run_cargo_tests "$logs/cargo-test.log"
     step_ends "cargo test"

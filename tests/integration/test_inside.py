@@ -15,7 +15,7 @@ from harness import extension
 from harness import messages as m
 from harness.pooler import binary
 from harness.postgres import SECRETS
-from harness.suite import Skip, equal, limit, pooler_only, until
+from harness.suite import Background, Skip, equal, limit, pooler_only, until
 from harness.wire import Disconnected, ServerError
 from integration.test_session_extension import library
 
@@ -208,6 +208,34 @@ def test_what_runs_inside_is_counted(env):
             more = [now[i] - before[i] for i in range(3)]
             return more[0] == more[2] == 50 and more[1] > 50_000
         until(has_more, "50 more transactions are counted", 10)
+
+
+@pooler_only
+@limit(60)
+def test_pause_waits_for_clients_inside_and_reconnect_replaces_their_processes(env):
+    with inside(env) as target, target.pooler.admin() as console:
+        first, second = connect(env, target), connect(env, target)
+        goes_in(env, target, first, second)
+        first.execute("begin")
+        equal(first.value("select 1"), "1")
+        pausing = Background(console.attempt, "PAUSE room")
+        until(lambda: states(target).count("inside") == 1, "the one at rest has come back", 10)
+        waiting = Background(second.value, "select 2")
+        time.sleep(0.3)
+        assert pausing.is_running() and waiting.is_running(), "PAUSE waits for the transaction, and the other client for RESUME"
+        first.execute("commit")
+        equal(pausing.join().tags, ["PAUSE"])
+        assert waiting.is_running() and "inside" not in states(target)
+        with target.pooler.admin() as other:
+            equal(other.execute("RESUME room").tags, ["RESUME"])
+        equal(waiting.join(), "2")
+        goes_in(env, target, first, second)
+        with env.cluster.superuser("room") as owner:
+            processes = "select pid from pg_stat_activity where datname = 'room' and usename = 'app'"
+            before = {row[0] for row in owner.rows(processes)}
+            console.execute("RECONNECT room")
+            until(lambda: (now := {row[0] for row in owner.rows(processes)}) and not now & before, "other processes serve", 10)
+        goes_in(env, target, first, second)
 
 
 @pooler_only

@@ -441,7 +441,8 @@ def test_check_logs_in_and_tells_peer_from_a_wrong_password(env):
     # Of two servers, the one that has let the user in is named.
     pooler.append = entry("second", "app", env.target.secrets["app"], f'127.0.0.1:{free_port()}", "{env.cluster.address}')
     pooler.write()
-    equal(line_with('user "app" can log in to'), f'ok     user "app" can log in to {env.cluster.address}')
+    socket = f"{env.cluster.socket_dir}/.s.PGSQL.{env.cluster.port}"
+    equal(line_with('user "app" can log in to'), f'ok     user "app" can log in to {socket}')
 
 
 @pooler_only

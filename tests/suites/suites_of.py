@@ -16,7 +16,7 @@ import sys
 
 import fetching
 import outcomes
-from fetching import ROOT, Missing
+from fetching import Missing
 
 HERE = pathlib.Path(__file__).resolve().parent
 # The whole of a suite, and one of its tests.

@@ -135,6 +135,11 @@ impl Inside {
         }
     }
 
+    /// Whether the server has, or may have, clients of this pool inside.
+    pub fn serves(&self, pool: PoolId) -> bool {
+        locked(&self.rooms).contains_key(&pool)
+    }
+
     /// A client is wanted back.
     pub fn call_back(&self, client: ClientId) {
         if let Some(room) = self.room_with(client) {
@@ -182,15 +187,18 @@ impl Inside {
             let serves = self.shared.phase() == Phase::Serving && self.succession.serves();
             let pools = self.openings.pools.all();
             let may = |entry: &PoolEntry| {
-                entry.key.replication.is_none() && !entry.key.shared && entry.pool.knows_functions()
+                entry.key.replication.is_none()
+                    && !entry.key.shared
+                    && entry.pool.knows_functions()
+                    && !self.shared.gates.is_paused(&entry.pool.database)
             };
             let mut wanted = HashSet::new();
             for entry in pools.iter().filter(|entry| serves && may(entry)) {
                 let route = entry.route.load();
                 let (size, places) = (route.inside_size, route.inside_places);
-                // One whose clients are not alike any more is emptied, and another takes its place.
-                let is_alike = self.room_of(entry.pool.id).is_none_or(|room| room.is_alike());
-                if size > 0 && entry.client_count() > 0 && is_alike {
+                // One that may not serve on is emptied, and another takes its place.
+                let may_serve = self.room_of(entry.pool.id).is_none_or(|room| room.may_serve());
+                if size > 0 && entry.client_count() > 0 && may_serve {
                     wanted.insert(entry.pool.id);
                     let places = if places == 0 { cores } else { places };
                     self.fill(entry, size as usize, places, control);

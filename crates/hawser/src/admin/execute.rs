@@ -242,7 +242,7 @@ async fn pause(pooler: &dyn Pooler, database: Option<&str>, by: By) -> Result<Ta
         for pool in pools_of(pooler, database, "pause")? {
             pooler.gates().pause_pool(&pool.database, || pool.lock().pause());
             pooler.close_idle(&pool);
-            left += pool.lock().total();
+            left += pool.lock().total() + u32::from(pooler.serves_inside(&pool));
         }
         pooler.close_lines(database); // on which servers are asked what they are
         if !is_paused(pooler, database) {

@@ -116,6 +116,11 @@ pub trait Pooler: Send + Sync {
     /// Closes the idle backends of a pool.
     fn close_idle(&self, pool: &Pool);
 
+    /// Whether the server has clients of this pool inside.
+    fn serves_inside(&self, _: &Pool) -> bool {
+        false
+    }
+
     /// Closes the idle connections of the control side itself to a database, or to all.
     fn close_lines(&self, database: Option<&str>);
 

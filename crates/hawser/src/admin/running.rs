@@ -500,6 +500,10 @@ impl Pooler for Running {
         self.service.lines.close(|_, there| wanted(there));
     }
 
+    fn serves_inside(&self, pool: &Pool) -> bool {
+        self.service.inside.serves(pool.id)
+    }
+
     fn reconnect(&self, pool: &Pool) {
         self.service.shared.loops.send_all(|| ToLoop::EndUnusedListener(pool.clone()));
         match self.entry(pool) {

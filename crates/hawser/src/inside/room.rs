@@ -65,6 +65,8 @@ pub(super) struct Room {
     pool: Pool,
     /// What plans depended on when it was made: its clients are alike in that.
     reads: PlanReads,
+    /// Of the pool, when it was made: in another one its backends are to be replaced.
+    epoch: u32,
     loops: Loops,
     epoll: Epoll,
     /// Another one is with each backend that has left the room with a client, to its end.
@@ -108,7 +110,8 @@ impl Room {
         let (state, closed) = (Mutex::new(state), watch::Sender::new(false));
         let reads = pool.statements.reads();
         let (epoll, pairs) = (Epoll::new()?, Arc::new(()));
-        Ok(Self { pool, reads, loops, epoll, pairs, state, closed })
+        let epoch = pool.epoch();
+        Ok(Self { pool, reads, epoch, loops, epoll, pairs, state, closed })
     }
 
     /// Ends when the room is closed.
@@ -120,11 +123,11 @@ impl Room {
         locked(&self.state).places.contains_key(&client)
     }
 
-    /// Whether its clients are alike in all that plans depend on. If not (there is a function now that is
-    /// declared IMMUTABLE and reads settings, or the functions were not known), its backends may keep plans that
-    /// are not for all.
-    pub(super) fn is_alike(&self) -> bool {
-        self.pool.statements.reads() == self.reads
+    /// Whether its backends may serve on. Not if they may keep plans that are not for all clients (there is a
+    /// function now that is declared IMMUTABLE and reads settings, or the functions were not known), nor after
+    /// RECONNECT and the like.
+    pub(super) fn may_serve(&self) -> bool {
+        self.pool.statements.reads() == self.reads && self.pool.epoch() == self.epoch
     }
 
     /// Looks whether clients may come, and ends a change of the schema once all have left.
@@ -246,12 +249,12 @@ impl Room {
     pub(super) fn put(&self, client: ClientId, fd: OwnedFd, session: &InsideSession<Conn>) -> bool {
         let mut state = locked(&self.state);
         let serves = !state.backends.is_empty();
-        let is_alike = session.reads == self.reads && self.is_alike();
+        let may_serve = session.reads == self.reads && self.may_serve();
         let names = self.names_of(session);
         let has_all_names =
             names == state.names || (state.places.is_empty() && state.names.fit(names));
         if !serves
-            || !is_alike
+            || !may_serve
             || !has_all_names
             || names.are_too_many()
             || state.closing
@@ -297,7 +300,7 @@ impl Room {
 
     /// A backend gives a client back, with what it has read of it.
     pub(super) fn returned(&self, slot: u32, generation: u32, input: Vec<u8>) {
-        let why = if input.is_empty() { Return::Recalled } else { Return::Message };
+        let why = why(&input);
         self.comes_back(slot, generation, input, why);
     }
 
@@ -324,11 +327,7 @@ impl Room {
     ) -> Option<BackFromInside> {
         let mut state = locked(&self.state);
         state.guest(slot, generation)?;
-        let why = match (owed, input.is_empty()) {
-            (true, _) => Return::State,
-            (false, false) => Return::Message,
-            (false, true) => Return::Recalled,
-        };
+        let why = if owed { Return::State } else { why(&input) };
         state.take_out(self, slot, input, why)
     }
 
@@ -390,6 +389,15 @@ impl Room {
     pub(super) fn end_cancel(&self, target: &CancelTarget) {
         let state = locked(&self.state);
         state.memory.word(target.slot, Word::Cancel).store(0, Ordering::SeqCst);
+    }
+}
+
+/// Why a client comes back with what it has sent.
+fn why(input: &[u8]) -> Return {
+    match input.first() {
+        None => Return::Recalled,
+        Some(b'X') => Return::Ended, // Terminate
+        Some(_) => Return::Message,
     }
 }
 
