@@ -88,8 +88,9 @@ impl ClientStatement {
 }
 
 impl Text for ClientStatement {
+    /// Without the types of parameters, which the one in its place may give where this one does not.
     fn text_bytes(&self) -> usize {
-        self.statement.body.len()
+        self.statement.text().len()
     }
 }
 
@@ -174,5 +175,30 @@ impl ClientStatements {
 impl Drop for ClientStatements {
     fn drop(&mut self) {
         self.count(0);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::parts::start_values::basis::Basis;
+    use crate::parts::statements::shared::StatementTable;
+    use crate::relay::effects::Effects;
+
+    /// What was taken off was more than what had been counted.
+    #[test]
+    fn a_statement_whose_types_are_given_later_leaves_no_bytes_behind() {
+        let memory = Arc::new(StatementMemory::new(usize::MAX));
+        let table = StatementTable::new(1, memory.clone());
+        let intern =
+            |body: &[u8]| table.intern(body, Basis::UNKNOWN, &Settings::EMPTY, Effects::default);
+        let mut names = ClientStatements::new(Keyed(1), memory);
+        let first = intern(b"SELECT $1\0\0\0");
+        let first = ClientStatement::new(first, 1, SchemaEpoch::default(), &Settings::EMPTY);
+        names.change(|names| names.insert(b"s"[..].into(), first));
+        let named = names.get_mut(b"s").expect("it has just been given");
+        named.statement = intern(b"SELECT $1\0\0\x01\0\0\0\x17");
+        names.change(|names| names.remove(b"s"));
+        assert_eq!(names.names().text_bytes(), 0);
     }
 }
