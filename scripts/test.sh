@@ -8,8 +8,8 @@
 # A check that fails, a test program that dies and a count that is missing are failures, and so are
 # zero tests and more than three flaky ones. Everything runs even after a failure: one run tells all that is wrong.
 #
-# All of it is built once, in the dev profile, which is optimised enough for the tests that measure and
-# checks arithmetic and its own assumptions: the program that the Python tests drive, too.
+# Built once in the dev profile (clippy, cargo test) and once in release (the program that the
+# Python tests drive: some of them measure). `make run` and `make bench` share that build.
 set -euo pipefail
 # shellcheck source=scripts/env.sh
 . "$(dirname "${BASH_SOURCE[0]}")/env.sh"
@@ -301,7 +301,7 @@ raise_descriptors() {
 }
 
 main() {
-    local purpose=test checks='' logs=$root/.run flaky program=$target/debug/hawser
+    local purpose=test checks='' logs=$root/.run flaky program=$root/.run/hawser
     case ${ALL:-} in '' | 0) unset ALL ;; *) purpose=all && export ALL=1 ;; esac
     case ${CHECKS:-} in '' | 0) ;; *) checks=1 ;; esac
     raise_descriptors
@@ -318,21 +318,23 @@ main() {
         check "the size of the house (cargo xtask house)" cargo xtask house
         step_ends "checks"
     fi
+    # Of several builds one has a processor to spare while the last crates of another are compiled.
+    begins "release build" "$logs/release-build.log" cargo build --release --locked -p hawser
     if [ "$checks" ]; then
         check "clippy" cargo clippy --workspace --all-targets --locked --quiet -- -D warnings
-        step_ends "clippy"
+        step_ends "clippy, beside the release build"
     fi
-    # (The program is built with its own tests.)
-    begins "build" "$logs/build.log" cargo test --workspace --locked --no-run
     run_counted "scripts" "$logs/scripts-test.log" scripts/test_scripts.sh
-    ends "build" "$logs/build.log"
-    step_ends "build, scripts beside it"
+    step_ends "scripts, beside the release build"
     run_cargo_tests "$logs/cargo-test.log"
-    step_ends "cargo test"
-    # Nothing is compiled beside these: some measure. Two more than the others have, for two queues of
-    # networks are among them, and wait all the time.
+    step_ends "cargo test, beside the release build"
+    ends "release build" "$logs/release-build.log"
+    # Other users run it, too, who may not look into the target directory.
+    cp "$target/release/hawser" "$program" || rm -f "$program"
+    step_ends "the rest of the release build"
+    # Nothing is compiled beside these: some measure.
     run_counted "python tests" "$logs/python-test.log" \
-        env HAWSER="$program" PG_BIN="$(postgres_bin)" python3 tests/run.py --jobs $((jobs + 2))
+        env HAWSER="$program" PG_BIN="$(postgres_bin)" python3 tests/run.py --jobs "$jobs"
     step_ends "python tests"
     if [ "$purpose" = all ]; then
         others_suites "$logs/suites-test.log" "$logs/pgbouncer-test.log"

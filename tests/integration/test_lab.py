@@ -93,10 +93,13 @@ def test_a_command_finds_the_far_host(env):
 @here
 def test_a_round_trip_takes_what_was_asked(env):
     with network("long-fat") as name:
+        # The shortest of five: other tests hold this process up.
         program = ("import os, socket, time\n"
-                   "begin = time.monotonic()\n"
-                   "try: socket.create_connection((os.environ['HAWSER_LAB_FAR'], 9))\n"
-                   "except ConnectionRefusedError: print(time.monotonic() - begin)\n")
+                   "def took():\n"
+                   "    begin = time.monotonic()\n"
+                   "    try: socket.create_connection((os.environ['HAWSER_LAB_FAR'], 9))\n"
+                   "    except ConnectionRefusedError: return time.monotonic() - begin\n"
+                   "print(min(took() for _ in range(5)))\n")
         took = float(lab("run", name, "--accept-unfaithful", "--", "python3", "-c", program).stdout)
         assert 0.217 <= took < 0.240, took
 

@@ -20,6 +20,7 @@ from harness.suite import Skip, equal, limit, pooler_only, until
 from harness.wire import ServerError, Target
 
 SAME_FOR_ALL_SERVERS = True
+ALONE = "processes"
 TAKES_SECONDS = 200
 ROOT = pathlib.Path(__file__).parents[2]
 DASHBOARD = ROOT / "packaging/grafana/hawser.json"
