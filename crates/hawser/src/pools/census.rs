@@ -699,7 +699,11 @@ impl Censuses {
         // Reading much source takes a moment.
         let read = tokio::task::spawn_blocking(move || read(&answer, parameters.as_deref())).await;
         if let Ok(census) = read {
-            known.census = Some(Arc::new(census.without(unseen)));
+            let census = census.without(unseen);
+            known.census = Some(Arc::new(match &known.census {
+                Some(before) => census.remembering(before),
+                None => census,
+            }));
             known.fingerprint = fingerprint;
         }
         Ok(())

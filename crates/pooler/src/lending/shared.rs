@@ -400,7 +400,7 @@ impl<B> SharedPool<B> {
         let before = std::mem::replace(&mut *adopted, census.clone()).unwrap_or_default();
         self.keep_statements_apart();
         let census = census.unwrap_or_default();
-        if !(before.is_empty() && census.is_empty()) {
+        if before.speaks() || census.speaks() {
             self.statements.supersede(|statement| {
                 before.of_text(statement.text()) != census.of_text(statement.text())
             });

@@ -528,6 +528,15 @@ impl Census {
         }
     }
 
+    /// With the names that were looked for in vain before: they are not there now either, or it has them.
+    #[must_use]
+    pub fn remembering(mut self, before: &Self) -> Self {
+        if let (Some(seen), Some(before)) = (&mut self.seen, &before.seen) {
+            **seen = seen.and(before);
+        }
+        self
+    }
+
     /// What either says.
     #[must_use]
     pub(crate) fn and(&self, other: &Self) -> Self {
@@ -560,7 +569,7 @@ impl Census {
     }
 
     /// Whether it has something to say of texts.
-    fn speaks(&self) -> bool {
+    pub(crate) fn speaks(&self) -> bool {
         !self.is_empty() || self.seen.is_some()
     }
 

@@ -3,9 +3,10 @@
 use std::sync::Arc;
 
 use super::harness::*;
+use crate::hash::Keyed;
 use crate::ids::{LoopId, PoolId};
 use crate::lending::{Database, PoolSettings, SharedPool};
-use crate::parts::functions::census::{Census, Function, Language, Link};
+use crate::parts::functions::census::{Census, Function, Language, Link, Names};
 use crate::relay::PoolMode;
 use crate::session::settings::PlanReads;
 
@@ -168,6 +169,33 @@ fn a_statement_that_was_there_before_does_what_the_function_does_by_then() {
     world.send(&server, &told(false));
     world.send(&client, &run("s"));
     assert_eq!(server.kinds(), "BES");
+}
+
+#[test]
+fn a_statement_that_calls_a_name_which_is_looked_for_in_vain_does_nothing_from_then_on() {
+    let mut world = World::new(1);
+    let names = Names::with_hasher(Keyed(1));
+    let seen = census(&[]).keeping_no_plans().with_names(Arc::new(names), [].into_iter());
+    learn_census(&world, seen);
+    let known = world.pool.census().unwrap();
+    let client = world.client();
+    let text = "SELECT a FROM t ORDER BY a /* x */";
+    world.send(&client, &[parse("s", text), sync()].concat());
+    let server = world.servers[0].clone();
+    server.received();
+    world.send(&server, &answers("1I"));
+    for (number, closes) in [(0, true), (1, false), (1, false)] {
+        if number == 1 && known.has_unseen() {
+            learn_census(&world, known.without(known.take_unseen()));
+        }
+        world.send(&client, &run("s"));
+        let server = world.servers[number].clone();
+        let asked = server.kinds();
+        world.send(&server, &answers(if asked.contains('P') { "12CI" } else { "2CI" }));
+        let answered = client.kinds();
+        assert!(answered.ends_with("2CZ"), "{number}: {asked} {answered}");
+        assert_eq!(world.idle_backends() == 0, closes, "{number}");
+    }
 }
 
 #[test]

@@ -186,7 +186,8 @@ impl Calls {
         let name = match (self.odd_name, word.first()) {
             (true, _) => QUOTED,
             (false, None) => return,
-            (false, Some(first)) if first.is_ascii_digit() => return,
+            // A number, or a parameter.
+            (false, Some(first)) if first.is_ascii_digit() || *first == b'$' => return,
             (false, Some(_)) => word,
         };
         if !self.given && !seen.has(name) {
@@ -262,6 +263,8 @@ mod tests {
             "execute s (1)",
             "insert into \"t\" (\"a\") values (\"known\" (1))",
             "select new_one",
+            "select a from t where a = $1 /* x */",
+            "select $1--x",
         ] {
             assert_eq!(known.of_text(text.as_bytes()), None, "{text}");
         }
@@ -301,7 +304,9 @@ mod tests {
         );
         let known = Arc::new(known.without(names));
         assert_eq!(known.of_text(b"select new_one(1)"), None);
-        assert!(!known.has_unseen());
+        let later = Arc::new(Arc::into_inner(census()).unwrap().remembering(&known));
+        assert_eq!(later.of_text(b"select new_one(1)"), None);
+        assert!(!known.has_unseen() && !later.has_unseen());
     }
 
     #[test]
