@@ -24,12 +24,12 @@ import users
 from cluster import DATABASE, FEW_ROWS, USER, Unavailable
 from generator import Generator
 from poolers import OF_MANY_USERS, OURS
-from targets import OPEN_TRANSACTIONS
+from report import CURVES
+from targets import INSIDE, OPEN_TRANSACTIONS
 
 POOLERS = ("pgbouncer", "pgbouncer2", "hawser", "odyssey", "pgdog", "pgagroal")
 EVERYBODY = ("direct", *POOLERS)
-# The tables of the prototype show these; the other poolers would only make them longer.
-CURVES = ("direct", "pgbouncer", "hawser")
+WITH_INSIDE = (*EVERYBODY, INSIDE)
 # A server process for each: beyond this, direct connections are not tried.
 DIRECT_CLIENTS_MAX = 1000
 # Logins under way at the same time in the storm of logins.
@@ -121,7 +121,7 @@ def transactions(clients, **options):
     def run(setting, running):
         if not running.pids and clients > DIRECT_CLIENTS_MAX:
             raise Unavailable(f"no server has {clients} direct connections")
-        return load(setting, running, clients=clients, **options)
+        return load(setting, running, server=[setting.cluster.process.pid], clients=clients, **options)
 
     return run
 
@@ -321,15 +321,16 @@ def generator_cost(setting, running):
 def all_cases(many_clients):
     """Every case, in the order in which they are run."""
     cases = [
-        Case("prepared_100", "prepared, 100 clients", transactions(100)),
-        Case("prepared_1000", "prepared, 1,000 clients", transactions(1000)),
+        Case("prepared_100", "prepared, 100 clients", transactions(100), WITH_INSIDE),
+        Case("prepared_1000", "prepared, 1,000 clients", transactions(1000), WITH_INSIDE),
         Case("prepared_tls_100", "prepared with TLS, 100 clients", transactions(100, tls=True),
              tls=True),
-        Case("simple_100", "simple, 100 clients", transactions(100, protocol="simple")),
-        Case("extended_100", "extended, 100 clients", transactions(100, protocol="extended")),
+        Case("simple_100", "simple, 100 clients", transactions(100, protocol="simple"), WITH_INSIDE),
+        Case("simple_1000", "simple, 1,000 clients", transactions(1000, protocol="simple"), (*CURVES, "pgbouncer2")),
+        Case("extended_100", "extended, 100 clients", transactions(100, protocol="extended"), WITH_INSIDE),
         Case("tpcb_100", "7 statements to a transaction, 100 clients",
-             transactions(100, workload="tpcb")),
-        Case("latency_1", "1 client", transactions(1)),
+             transactions(100, workload="tpcb"), WITH_INSIDE),
+        Case("latency_1", "1 client", transactions(1), WITH_INSIDE),
         Case("bulk_100_select", "100 MB, rows of 100 bytes, SELECT",
              bulk("SELECT value FROM bulk_100")),
         Case("bulk_100_copy", "100 MB, rows of 100 bytes, COPY", bulk("COPY bulk_100 TO STDOUT")),
@@ -339,18 +340,18 @@ def all_cases(many_clients):
         Case("connect_tls", "new connections with TLS", logins(tls=True), tls=True),
         Case("memory_plain", "idle clients", memory(tls=False), POOLERS),
         Case("memory_tls", "idle clients with TLS", memory(tls=True), POOLERS, tls=True),
-        Case("mostly_idle", f"{many_clients:,} connected, 1,000 at work", mostly_idle, POOLERS),
+        Case("mostly_idle", f"{many_clients:,} connected, 1,000 at work", mostly_idle, (*POOLERS, INSIDE)),
         Case("growth", f"{many_clients:,} idle clients by an eighth of them", growth.growth, ("hawser",)),
         Case("open_transactions", "100 clients beside 10 open transactions", open_transactions,
-             POOLERS),
+             (*POOLERS, INSIDE)),
         Case("login_storm", "20 clients with rests, in a storm of TLS logins", login_storm, POOLERS,
              tls=True),
         Case("sessions_bare", "10 prepared statements each, 100 clients",
-             transactions(100, statements=10)),
+             transactions(100, statements=10), WITH_INSIDE),
         Case("sessions_own", "the same, each with an application_name and a custom setting of its own",
-             transactions(100, statements=10, own_settings=True), OURS),
+             transactions(100, statements=10, own_settings=True), (*OURS, INSIDE)),
         Case("sessions_paths_10", "the same, with 10 search_paths among them",
-             transactions(100, statements=10, own_settings=True, search_paths=10), OURS),
+             transactions(100, statements=10, own_settings=True, search_paths=10), (*OURS, INSIDE)),
         Case("sessions_paths_100", "the same, with 100 search_paths",
              transactions(100, statements=10, own_settings=True, search_paths=100), OURS),
         Case("users", f"{users.USERS:,} users, {users.SHARED_POOL_SIZE} shared server connections or one for each",

@@ -54,3 +54,14 @@ class Extension:
             lines = [line for line in script if not line.startswith("\\")]
         cluster.psql("".join(lines).replace("MODULE_PATHNAME", self.module))
         cluster.psql(f"CREATE ROLE {POOLER_ROLE} LOGIN")
+
+
+class Inside(Extension):
+    """The server lets its backends serve the clients of the Hawser whose control socket is `socket`."""
+
+    def __init__(self, cluster):
+        super().__init__(cluster)
+        self.socket = os.path.join(cluster.directory, "hawser.sock")
+
+    def settings(self):
+        return super().settings() | {"hawser.inside": "on", "hawser.control_sockets": self.socket}

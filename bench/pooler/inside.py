@@ -14,7 +14,6 @@ import argparse
 import os
 import pathlib
 import re
-import signal
 import statistics
 import subprocess
 import sys
@@ -23,81 +22,21 @@ import time
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "common"))
 import cpu
-from cluster import DATABASE, USER, Cluster, Unavailable, free_port, raise_descriptor_limit, stop, wait_for_port
-from extension import Extension
+from cluster import DATABASE, USER, Cluster, Unavailable, raise_descriptor_limit
+from extension import Inside
+from poolers import POOL_SIZE, Contestant
+from targets import INSIDE
 
-POOL_SIZE = 10
-CONFIG = """
-[listen]
-address = "127.0.0.1:{port}"
-[[database]]
-name = "{database}"
-servers = ["{directory}:{server_port}"]
-pool_size = {pool_size}
-{inside}
-[auth]
-hba_file = "{own}/pg_hba.conf"
-users_file = "{own}/userlist.txt"
-[log]
-log_connections = false
-log_disconnections = false
-[admin]
-http_address = ""
-control_socket = "{socket}"
-[pool]
-max_client_conn = 5000
-"""
-
-
-class WithInside(Extension):
-    """The server lets its backends serve clients."""
-
-    def __init__(self, cluster):
-        super().__init__(cluster)
-        self.socket = os.path.join(cluster.directory, "hawser.sock")
-
-    def settings(self):
-        return super().settings() | {"hawser.inside": "on", "hawser.control_sockets": self.socket}
-
-
-class Hawser:
-    """A running one: its port and process."""
-
-    def __init__(self, cluster, program, places):
-        """`places`: of a server that serves clients itself; None: it does not."""
-        inside = "" if places is None else f"inside_size = {POOL_SIZE}\ninside_places = {places}"
-        self.port = free_port()
-        own = tempfile.mkdtemp(dir=cluster.directory)
-        with open(os.path.join(own, "pg_hba.conf"), "w") as out:
-            out.write("local all all trust\nhost all all 127.0.0.0/8 trust\n")
-        with open(os.path.join(own, "userlist.txt"), "w") as out:
-            out.write(f'"{USER}" ""\n')
-        with open(os.path.join(own, "hawser.toml"), "w") as out:
-            out.write(CONFIG.format(port=self.port, database=DATABASE, directory=cluster.directory, server_port=cluster.port,
-                                    pool_size=POOL_SIZE, inside=inside, own=own,
-                                    socket=cluster.extension.socket))  # fmt: skip
-        if cluster.identity:
-            subprocess.run(["chown", "-R", str(cluster.identity["user"]), own], check=True)
-        self.log = os.path.join(own, "log")
-        with open(self.log, "w") as log:
-            self.process = subprocess.Popen([program, "serve", "-c", os.path.join(own, "hawser.toml")], stdout=log, stderr=log,
-                                            stdin=subprocess.DEVNULL, **cluster.identity)  # fmt: skip
-        wait_for_port(self.port, self.process, self.log)
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *_):
-        stop(self.process, signal.SIGTERM, 10)
+# How the command line names them.
+NAMES = {"direct": "direct", "proxy": "hawser", "inside": INSIDE, "pgbouncer": "pgbouncer"}
 
 
 def run_once(cluster, contestant, mode, clients, arguments):
     """(transactions a second, CPU us of each, p99 in ms). `inside:N`: with N places."""
-    if contestant == "direct":
-        return measure(cluster, cluster.port, [], mode, clients, arguments)
     name, _, places = contestant.partition(":")
-    with Hawser(cluster, arguments.programs[name], int(places or 0) if name == "inside" else None) as hawser:
-        return measure(cluster, hawser.port, [hawser.process.pid], mode, clients, arguments)
+    extra = f"inside_places = {places}\n" if places else ""
+    with Contestant(NAMES[name], name, arguments.programs.get(name), extra=extra).start(cluster, tls=False) as running:
+        return measure(cluster, running.port, running.pids, mode, clients, arguments)
 
 
 def measure(cluster, port, pids, mode, clients, arguments):
@@ -140,10 +79,11 @@ def main():
     raise_descriptor_limit()
     root = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
     own = os.environ.get("HAWSER", os.path.join(root, "target/release/hawser"))
-    arguments.programs = {"inside": own, "proxy": os.environ.get("PROXY", own)}
+    arguments.programs = {"inside": own, "proxy": os.environ.get("PROXY", own),
+                          "pgbouncer": os.environ.get("PGBOUNCER", "/usr/sbin/pgbouncer")}  # fmt: skip
     contestants = arguments.contestants.split(",")
     try:
-        with Cluster(1, 1100, WithInside) as cluster:
+        with Cluster(1, 1100, Inside) as cluster:
             cluster.extension.create(cluster)
             print(f"PostgreSQL {cluster.version()}, pool {POOL_SIZE}, medians of {arguments.rounds} rounds in turns")
             print("mode      clients  contestant      TPS   CPU us   p99 ms")

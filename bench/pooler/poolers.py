@@ -18,6 +18,7 @@ import time
 import users
 from cluster import DATABASE, USER, Unavailable, free_port, stop, unprivileged, wait_for_port
 from extension import POOLER_ROLE
+from targets import INSIDE
 
 POOL_SIZE = 10
 # From the first answer on a port to the measurement.
@@ -58,8 +59,6 @@ name = "{database}"
 servers = ["{directory}:{server_port}"]
 pool_size = {pool_size}
 {extra}
-[process]
-
 [pool]
 {pool}
 max_client_conn = {max_clients}
@@ -75,6 +74,7 @@ log_disconnections = false
 
 [admin]
 http_address = "{http_address}"
+control_socket = "{socket}"
 {tls}"""
 HAWSER_SHARED = """\
 user = "{pooler_role}"
@@ -199,7 +199,7 @@ class Running:
 class Contestant:
     """name in data; title for people; program, and the reason why it is not there if it is not.
 
-    extension   it takes a server with the extension: for the case of many users only
+    users       it takes the server of many users
     extra       lines for Hawser's [[database]]
     pool        lines for Hawser's [pool]
     """
@@ -207,7 +207,7 @@ class Contestant:
     def __init__(self, name, title, program=None, missing=None, extra="", pool=""):
         self.name, self.title, self.program, self.missing = name, title, program, missing
         self.extra, self.pool = extra, pool
-        self.extension = name in OF_MANY_USERS
+        self.users = name in OF_MANY_USERS
 
     def start(self, cluster, tls):
         """Starts it; `tls` says whether clients will ask for TLS.
@@ -239,6 +239,7 @@ class Contestant:
             "users": f'"{USER}" ""\n',
             "pooler_role": POOLER_ROLE,
             "secret": cluster.extension.secret if cluster.extension else "",
+            "socket": getattr(cluster.extension, "socket", f"{own}/hawser.sock"),
         }
         files, commands = LAYOUTS[self.name](self.program, values, tls and cluster.has_tls)
         for name, text in files.items():
@@ -307,6 +308,11 @@ def _hawser_plans(program, values, tls):
     return _hawser(program, values, tls, "custom_settings_in_plans = false")
 
 
+def _hawser_inside(program, values, tls):
+    values["extra"] = f"inside_size = {values['pool_size']}\n{values['extra']}"
+    return _hawser(program, values, tls)
+
+
 def _odyssey(program, values, tls):
     values["tls"] = ODYSSEY_TLS.format(**values) if tls else ""
     files = {"odyssey.conf": ODYSSEY_CONF.format(**values)}
@@ -350,6 +356,7 @@ def _shared_by_users(program, values, tls):
 LAYOUTS = {
     "hawser": _hawser,
     "hawser_plans": _hawser_plans,
+    INSIDE: _hawser_inside,
     "hawser_shared": _shared_by_users,
     "hawser_pools": _pools_by_user(_hawser),
     "pgbouncer_pools": _pools_by_user(_pgbouncer(1)),
@@ -384,6 +391,7 @@ def find_all(built_hawser):
         ("pgbouncer2", "PgBouncer {}, two processes", bouncer, "PGBOUNCER"),
         ("hawser", "Hawser {}", hawser, "HAWSER"),
         ("hawser_plans", "Hawser {}, custom_settings_in_plans = false", hawser, "HAWSER"),
+        (INSIDE, "Hawser {}, inside the server", hawser, "HAWSER"),
         ("odyssey", "Odyssey {}", os.environ.get("ODYSSEY"), "ODYSSEY"),
         ("pgdog", "PgDog {}", os.environ.get("PGDOG"), "PGDOG"),
         ("pgagroal", "pgagroal {}", os.environ.get("PGAGROAL"), "PGAGROAL"),
@@ -395,7 +403,7 @@ def find_all(built_hawser):
         if program and os.access(program, os.X_OK):
             program = os.path.abspath(program)
             found.append(Contestant(name, title.format(version_of(program)).strip(), program))
-        elif program or name in ("pgbouncer", "pgbouncer2", *OURS, *OF_MANY_USERS):
+        elif program or name in ("pgbouncer", "pgbouncer2", *OURS, INSIDE, *OF_MANY_USERS):
             missing = f"there is no program; {variable} names it"
             found.append(Contestant(name, title.format("").strip(), None, missing))
     return found

@@ -5,7 +5,7 @@ import os
 from statistics import median
 
 import plot
-from targets import FLAT, TARGETS, flatness, measure, rounds_of, values, verdict
+from targets import FLAT, INSIDE, TARGETS, flatness, measure, rounds_of, values, verdict
 
 # (figure, heading, form): the columns of the table of all medians, where anybody has them.
 COLUMNS = [
@@ -51,6 +51,8 @@ COLUMNS = [
     ("lost", "lost", "{:,.0f}"),
     ("foreign_cpu_share", "foreign cores", "{:.2f}"),
 ]
+# Who is in the plots.
+CURVES = ("direct", "pgbouncer", "hawser", INSIDE)
 # Figures of which the range over the rounds is shown beside the median.
 WITH_RANGE = ("tps", "logins_per_s", "mb_per_s", "cpu_us", "idle_kib")
 # A round in which strangers kept so much of a core busy is named under the tables.
@@ -105,7 +107,7 @@ def curve_section(data, directory):
         series = {}
         for name, about in data["contestants"].items():
             line = [point_of(data, case, name) for _, case in points]
-            if any(line) and name in ("direct", "pgbouncer", "hawser"):
+            if any(line) and name in CURVES:
                 series[about["title"]] = line
         labels = [label for label, _ in points]
         svg = plot.line_chart(title, "clients", "kTPS", labels, series)
@@ -121,15 +123,15 @@ def curve_section(data, directory):
         cases = [case for case in data["cases"] if case.startswith(f"{kind}_")]
         cases = [case for case in cases if case.split("_")[1].isdigit()]
         cases = [case for case in cases if int(case.split("_")[1]) >= 100]
-        shares = flatness(data, cases, "hawser")
-        if shares:
-            worst = min(shares, key=shares.get)
-            met = "met" if shares[worst] >= FLAT else "**not met**"
-            parts.append(
-                f"Hawser's {kind} curve from 100 clients on: its lowest median is "
-                f"{shares[worst]:.2f} of its best (at {worst.split('_')[1]} clients); "
-                f"required {FLAT}: {met}.\n"
-            )
+        for name, title in (("hawser", "Hawser's"), (INSIDE, "Inside the server, the")):
+            if shares := flatness(data, cases, name):
+                worst = min(shares, key=shares.get)
+                met = "met" if shares[worst] >= FLAT else "**not met**"
+                parts.append(
+                    f"{title} {kind} curve from 100 clients on: its lowest median is "
+                    f"{shares[worst]:.2f} of its best (at {worst.split('_')[1]} clients); "
+                    f"required {FLAT}: {met}.\n"
+                )
     return "\n".join(parts)
 
 

@@ -24,7 +24,8 @@ import poolers
 import report
 import users
 from cluster import Cluster, Unavailable, memory_bytes, raise_descriptor_limit
-from extension import Extension
+from extension import Extension, Inside
+from targets import INSIDE
 
 ROOT = str(pathlib.Path(__file__).resolve().parents[2])
 PUBLISHED = os.path.join(ROOT, "docs", "benchmarks")
@@ -34,6 +35,7 @@ PUBLISHED_ROUNDS = 5
 CLIENTS_MAX = 100_000
 # Descriptors of a pooler that are not its clients'.
 DESCRIPTORS_ASIDE = 2000
+WARMUP_INSIDE_S = 4.0
 
 
 def arguments():
@@ -109,13 +111,13 @@ def machine(cluster, descriptors, instructions):
     }
 
 
-def measure(case, contestant, cluster, setting):
+def measure(case, contestant, setting):
     """One turn: its figures, or the reason why there are none."""
     try:
-        with contestant.start(cluster, case.tls) as running:
+        with contestant.start(setting.cluster, case.tls) as running:
             return case.run(setting, running)
     except (Unavailable, OSError, ZeroDivisionError) as error:
-        return {"failed": str(error).replace(cluster.directory, "...")}
+        return {"failed": str(error).replace(setting.cluster.directory, "...")}
 
 
 def short(point):
@@ -132,17 +134,19 @@ def short(point):
     return "  ".join(shown)
 
 
-def run_case(case, contestants, cluster, setting, rounds):
+def run_case(case, contestants, setting, rounds, inside=None):
+    """`inside`: the setting of the contestant whose server serves the clients itself."""
     found = {one.name: [] for one in contestants if one.name in case.contestants and not one.missing}
     for number in range(rounds):
         for contestant in contestants:
             if contestant.name not in found:
                 continue
-            cluster.settle()
-            if case.tls and not cluster.has_tls:
+            its = inside if contestant.name == INSIDE else setting
+            its.cluster.settle()
+            if case.tls and not its.cluster.has_tls:
                 point = {"failed": "there is no openssl to make a certificate"}
             else:
-                point = measure(case, contestant, cluster, setting)
+                point = measure(case, contestant, its)
             found[contestant.name].append(point)
             print(f"  {number + 1} {contestant.name:<11} {short(point)}", flush=True)
     if rounds > 1:
@@ -187,11 +191,26 @@ def run_case_of_users(case, contestants, setting, rounds):
     """On its own server: where there can be none, all have failed."""
     try:
         with server_of_many_users(setting.scale) as cluster:
-            setting = dataclasses.replace(setting, cluster=cluster)
-            return run_case(case, contestants, cluster, setting, rounds)
+            return run_case(case, contestants, dataclasses.replace(setting, cluster=cluster), rounds)
     except Unavailable as error:
         print(f"  {error}", flush=True)
         return {name: [{"failed": str(error)}] for name in case.contestants}
+
+
+def server_of_inside(servers, contestants, cases, setting):
+    """The setting with a server that serves clients itself, where a case asks for it; None where there is none."""
+    wanted = [one for one in contestants if one.name == INSIDE and not one.missing]
+    if not wanted or not any(INSIDE in case.contestants for case in cases):
+        return None
+    try:
+        cluster = servers.enter_context(Cluster(setting.scale, setting.cluster.max_connections, Inside))
+        cluster.extension.create(cluster)
+        poolers.check_starts(wanted[0], cluster)
+    except Unavailable as error:
+        wanted[0].missing = str(error)
+        return None
+    # Clients go inside after their first transactions: those are not what is measured.
+    return dataclasses.replace(setting, cluster=cluster, warmup=max(setting.warmup, WARMUP_INSIDE_S))
 
 
 def run(given):
@@ -208,15 +227,18 @@ def run(given):
         names = given.contestants.split(",")
         contestants = [one for one in contestants if one.name in names]
     print("A throw-away PostgreSQL is set up ...", flush=True)
-    with Cluster(given.scale, cases.DIRECT_CLIENTS_MAX + 50) as cluster:
-        for contestant in contestants:
-            if contestant.extension:
-                continue
-            poolers.check_starts(contestant, cluster)
-            print(f"{contestant.title}: {contestant.missing or 'takes part'}", flush=True)
+    with contextlib.ExitStack() as servers:
+        cluster = servers.enter_context(Cluster(given.scale, cases.DIRECT_CLIENTS_MAX + 50))
         warmup = min(1.0, given.seconds / 2)
         setting = cases.Setting(cluster, program, given.seconds, warmup, clients, given.scale,
                                 instructions)  # fmt: skip
+        inside = server_of_inside(servers, contestants, wanted, setting)
+        for contestant in contestants:
+            if contestant.users:
+                continue
+            if contestant.name != INSIDE:
+                poolers.check_starts(contestant, cluster)
+            print(f"{contestant.title}: {contestant.missing or 'takes part'}", flush=True)
         data = {
             "machine": machine(cluster, descriptors, instructions),
             "settings": {
@@ -244,7 +266,7 @@ def run(given):
             if case.users:
                 found = run_case_of_users(case, contestants, setting, given.rounds)
             else:
-                found = run_case(case, contestants, cluster, setting, given.rounds)
+                found = run_case(case, contestants, setting, given.rounds, inside)
             if found:
                 data["cases"][case.name] = found
                 data["cases"] = {name: data["cases"][name] for name in order if name in data["cases"]}

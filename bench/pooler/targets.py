@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from statistics import median
 
 OPEN_TRANSACTIONS = 10
+# Hawser on a server of its own, which serves the clients itself.
+INSIDE = "hawser_inside"
 
 
 @dataclass(frozen=True)
@@ -52,9 +54,18 @@ def own(case, name):
     return lambda of: of(case, "hawser", name)
 
 
-def beside(case, other, name, how="hawser"):
-    """Hawser's figure in one case by its own in another. `how`: which Hawser in the first."""
-    return lambda of: divide(of(case, how, name), of(other, "hawser", name))
+def beside(case, other, name, how="hawser", whose="hawser"):
+    """Hawser's figure in one case by one in another. `how`: which Hawser in the first; `whose` the other is."""
+    return lambda of: divide(of(case, how, name), of(other, whose, name))
+
+
+def all_cpu(case, other):
+    """CPU of the server and of Hawser inside it, by that of the server and another."""
+
+    def whole(of, whose):
+        return of(case, whose, "server_cpu_us") + of(case, whose, "cpu_us")
+
+    return lambda of: divide(whole(of, INSIDE), whole(of, other))
 
 
 def added_latency(of):
@@ -135,6 +146,25 @@ TARGETS = [
            ratio("listen", "tps", "direct"), 0.5, 1.0, True),
     Target("1,000 clients that LISTEN", "p99 at 1,000 a second",
            own("listen", "p99_us"), 5000.0, 2000.0, False, "{:.0f} us"),
+    Target("inside the server: prepared, 1,000 clients", "TPS, relative to direct with 10 clients",
+           beside("prepared_1000", "prepared_10", "tps", INSIDE, "direct"), 0.95, 1.15, True),
+    *(Target(f"inside: {row}", f"TPS, relative to {title}", ratio(case, "tps", other, INSIDE), *bounds, True)
+      for row, case, other, title, *bounds in (
+          ("prepared, 1,000 clients", "prepared_1000", "direct", "direct", 3.4, 4.0),
+          ("prepared, 1,000 clients", "prepared_1000", "pgbouncer", "one PgBouncer", 2.6, 3.2),
+          ("prepared, 100 clients", "prepared_100", "direct", "direct", 1.15, 1.3),
+          ("prepared, 10 clients", "prepared_10", "direct", "direct", 0.85, 0.95),
+          ("1 client", "latency_1", "direct", "direct", 1.0, 1.05),
+          ("simple, 1,000 clients", "simple_1000", "hawser", "Hawser's proxy", 1.6, 1.9),
+          ("7 statements to a transaction, 100 clients", "tpcb_100", "hawser", "Hawser's proxy", 1.15, 1.3))),
+    Target("inside: prepared, 1,000 clients", "CPU of server and pooler, relative to PgBouncer",
+           all_cpu("prepared_1000", "pgbouncer"), 0.4, 0.33, False),
+    Target("inside: 7 statements to a transaction, 100 clients", "CPU of server and pooler, relative to Hawser's proxy",
+           all_cpu("tpcb_100", "hawser"), 0.75, 0.65, False),
+    Target("inside: prepared, 1,000 clients", "p99, relative to Hawser's proxy",
+           ratio("prepared_1000", "p99_us", "hawser", INSIDE), 0.6, 0.5, False),
+    Target("inside: 100 clients, with 10 search_paths", "TPS, relative to those without",
+           beside("sessions_paths_10", "sessions_bare", "tps", INSIDE, INSIDE), 0.9, 0.95, True),
 ]  # fmt: skip
 
 # Points of a curve may lie so far below its best.

@@ -939,6 +939,53 @@ def test_a_function_made_past_every_pool_that_the_text_names_leaves_nothing_from
             maker.execute("; ".join(f"drop function if exists {name}(text)" for name in names))
 
 
+# As applications, object-relational mappers and sqlcommenter write them; $1 is a text.
+USUAL = (
+    "select 1 where '1' = $1 /* controller='users',action='show' */",
+    "select a_column from (select '1' as a_column) t where $1 = a_column -- b",
+    "/* trace */ select count(*), max(n), coalesce($1, 'x') from generate_series(1, 3) as g(n)",
+    "with a_name as (select $1::text as v), another (v) as (values ('x')) select * from a_name join another using (v)",
+    "insert into usual (id, body) values (1, $1) on conflict (id) do update set body = excluded.body returning id",
+    'select "usual"."id" from "usual" where ("usual"."body" = $1) order by "usual"."id" asc limit 21',
+    "select row_number() over (partition by body order by id) from usual where body like ($1 || '%')",
+    "update usual set body = upper($1), at = now() where id in (select id from usual for update skip locked)",
+    "delete from usual where (id, body) = (2, $1)",
+    "select jsonb_build_object('a', $1::text) ->> 'a', array(select 1), exists (select 1), cast(now() as date)",
+    "select case when $1 = '1' then (1) else (2) end from usual u left join lateral (select 1) l on (true)",
+    "select id from usual where body = any(string_to_array($1, ',')) /*application:shop,line:(app.rb:12)*/",
+)
+
+
+def test_what_applications_usually_send_costs_no_server_connection(env):
+    """In a database where no function does anything; words that the server does not know are looked up once."""
+    ways = {
+        "named": lambda client, text: client.exchange(m.bind(text[:50], values=["1"]), m.describe_portal(), m.execute(), m.SYNC),
+        "unnamed": lambda client, text: client.extended(text, ["1"]),
+        "simple": lambda client, text: client.exchange(m.query(text.replace("$1", "'1'"))),
+    }
+    with env.connect(database="other") as maker:
+        maker.execute("drop table if exists usual")
+        maker.execute("create table usual (id int primary key, body text, at timestamptz)")
+    with env.pooler_with(pool_size=1) as target, target.connect(database="other") as client:
+        for text in USUAL:
+            client.exchange(m.parse(text, text[:50]), m.SYNC)
+
+        def closing():
+            found, before = [], client.value("select pg_backend_pid()")
+            for text in USUAL:
+                for way, run in ways.items():
+                    equal(run(client, text).errors, [], text)
+                    if (now := client.value("select pg_backend_pid()")) != before:
+                        found.append(f"{way}: {text}")
+                    before = now
+            return found
+
+        try:
+            until(lambda: not closing(), "the connection stays")
+        except AssertionError as error:
+            raise AssertionError(f"{error}: {closing()}") from None
+
+
 def test_the_server_compiles_no_question_about_its_catalogs(env):
     """With some 1,500 functions their census seems expensive enough, and compiling it takes seconds."""
     settings = {"session_preload_libraries": "auto_explain", "auto_explain.log_min_duration": "0", "jit": "on", "jit_above_cost": "0"}
