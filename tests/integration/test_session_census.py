@@ -986,6 +986,20 @@ def test_what_applications_usually_send_costs_no_server_connection(env):
             raise AssertionError(f"{error}: {closing()}") from None
 
 
+def test_prepared_statements_with_comments_keep_their_server_connection(env):
+    """Words before a comment are looked up once, not at each use of statements that were prepared before."""
+    texts = ["select pg_backend_pid() where 1 = $1 /* a */", "select pg_backend_pid() from (select 1 as a) t where $1 = a -- b"]
+    with env.pooler_with(pool_size=1) as target, target.connect(database="other") as client:
+        for number, text in enumerate(texts):
+            client.exchange(m.parse(text, f"s{number}"), m.SYNC)
+
+        def is_settled():
+            runs = [client.exchange(m.bind(f"s{n}", values=["1"]), m.execute(), m.SYNC) for n in range(len(texts)) for _ in range(3)]
+            return len({run.value for run in runs}) == 1
+
+        until(is_settled, "the connection stays")
+
+
 def test_the_server_compiles_no_question_about_its_catalogs(env):
     """With some 1,500 functions their census seems expensive enough, and compiling it takes seconds."""
     settings = {"session_preload_libraries": "auto_explain", "auto_explain.log_min_duration": "0", "jit": "on", "jit_above_cost": "0"}
