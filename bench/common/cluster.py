@@ -207,9 +207,9 @@ class Cluster:
         )  # fmt: skip
         self.psql(
             # Room for updates in the page: the contention is about locks, not about bloat.
-            "CREATE TABLE hawser_few (id int PRIMARY KEY, value bigint) WITH (fillfactor = 10)"
+            "CREATE TABLE bench_few (id int PRIMARY KEY, value bigint) WITH (fillfactor = 10)"
         )
-        self.psql(f"INSERT INTO hawser_few SELECT g, 0 FROM generate_series(1, {FEW_ROWS}) g")
+        self.psql(f"INSERT INTO bench_few SELECT g, 0 FROM generate_series(1, {FEW_ROWS}) g")
         for table, width in (("bulk_100", 100), ("bulk_8k", 8000)):
             # In the row itself, as it is: neither compressed nor out of line.
             self.psql(f"CREATE UNLOGGED TABLE {table} (value text)")
@@ -235,7 +235,7 @@ class Cluster:
 
     def settle(self):
         """Between two measurements: the traces of the last one's updates go."""
-        self.psql("VACUUM hawser_few")
+        self.psql("VACUUM bench_few")
 
 
 def memory_bytes():

@@ -107,7 +107,7 @@ struct Load {
     /// pgbench's scale of the tables
     #[arg(long, default_value_t = 10)]
     scale: i64,
-    /// Rows of hawser_few, for the contention
+    /// Rows of bench_few, for the contention
     #[arg(long, default_value_t = 10)]
     few_rows: i64,
     /// Updates in 100 transactions of the contention

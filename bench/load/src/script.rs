@@ -109,8 +109,8 @@ impl Scripts {
                 &[&[("SELECT abalance FROM pgbench_accounts WHERE aid = ?", &[Account])]]
             }
             Workload::Contention => &[
-                &[("SELECT value FROM hawser_few WHERE id = ?", &[FewRow])],
-                &[("UPDATE hawser_few SET value = value + 1 WHERE id = ?", &[FewRow])],
+                &[("SELECT value FROM bench_few WHERE id = ?", &[FewRow])],
+                &[("UPDATE bench_few SET value = value + 1 WHERE id = ?", &[FewRow])],
             ],
             Workload::Tpcb => &[&[
                 ("BEGIN", &[]),
