@@ -40,7 +40,6 @@ use crate::config::{
     AuthType, BypassUse, CONSOLE, Config, Congestion, ListenAddress, MptcpUse, OptionalAddress,
     Overrides, SETTINGS_VARIABLE, ServerAddress,
 };
-use crate::dial::talk::cause;
 use crate::pools::Connectings;
 use crate::shares::etcd::Etcd;
 use crate::socket::stream::connect_unix;
@@ -483,8 +482,7 @@ impl Report {
                     self.ok(format!("server {server} answers, {offer}"));
                 }
                 Ok(Ok(Err(error))) => {
-                    let reason = cause(&error);
-                    self.warn(format!("server {server} cannot be reached: {reason}"));
+                    self.warn(format!("server {server} cannot be reached: {error}"));
                 }
                 _ => self.warn(format!(
                     "server {server} did not answer within {} s",
