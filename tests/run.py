@@ -8,8 +8,8 @@ fault. The last line but for warnings is `N passed, N failed, N skipped`; the ex
 (with --no-skips: only if tests ran, and all of them).
 --jobs N runs N modules at a time, each with a cluster of its own, the longest first: those that take half a minute and
 more say so in TAKES_SECONDS. Modules that measure, or change what the machine has only once, name in ALONE a queue in which
-they wait for each other. The queues `networks` and `lines` are two of the N, and the drivers run beside them; the other queues
-run after these, beside each other. What took longest is said at the end.
+they wait for each other. The queues `networks` and `lines` are two of the N, which go on with what is in no queue, and the drivers
+run beside them; the other queues run after these, beside each other. What took longest is said at the end.
 ALL=1 in the environment also installs and runs what needs more than Python and PostgreSQL (the drivers).
 """
 
@@ -17,6 +17,7 @@ import argparse
 import contextlib
 import importlib
 import io
+import itertools
 import multiprocessing
 import os
 import pathlib
@@ -73,7 +74,7 @@ class Report:
         self.failures = []
         self.reasons = {}  # of each failure, the first
         self.flaky = {}  # name: why it failed before it passed
-        self.modules = {}  # name: seconds
+        self.modules = {}  # name: seconds, and how many of them processors worked for
         self.tests = {}  # the same of each test that passed
 
     def say(self, name, verdict, detail=""):
@@ -129,11 +130,13 @@ class Report:
 
     def slowest(self):
         """A line for each of the modules and tests that took longest."""
-        for what, all_of_them in (("modules", self.modules), ("tests", self.tests)):
+        modules = {name: seconds for name, (seconds, _) in self.modules.items()}
+        for what, all_of_them in (("modules", modules), ("tests", self.tests)):
             longest = sorted(all_of_them, key=all_of_them.get, reverse=True)[:SLOWEST]
             print(f"\nthe longest {what}, of {sum(all_of_them.values()):.0f} s:")
             for name in longest:
-                print(f"  {all_of_them[name]:6.1f} s  {name}")
+                worked = f", {self.modules[name][1]:5.1f} s of processors" if name in self.modules else ""
+                print(f"  {all_of_them[name]:6.1f} s{worked}  {name}")
 
     def end(self, no_skips=False):
         self.failed += flaky.say(self.flaky)
@@ -189,11 +192,23 @@ def run_module(module, tests, cluster, directory, direct, report):
         tests = [test for test in tests if not getattr(test, "pooler_only", False)]
     if not tests:
         return
-    started = time.monotonic()
+    started, (own, server) = time.monotonic(), processor_seconds(cluster)
     try:
         run_tests(module, tests, names, suite.Env(cluster, directory, direct, getattr(module, "SETTINGS", {})), report)
     finally:
-        report.modules[module.__name__.split(".")[-1]] = time.monotonic() - started
+        now, servers = processor_seconds(cluster)
+        worked = now - own + sum(seconds - server.get(pid, 0) for pid, seconds in servers.items())
+        report.modules[module.__name__.split(".")[-1]] = time.monotonic() - started, worked
+
+
+def processor_seconds(cluster):
+    """What this process has used, with its children that have ended; and {postmaster: the same of it}, of that which runs."""
+    own, server = sum(os.times()[:4]), {}
+    with contextlib.suppress(OSError):
+        pid = (cluster.data / "postmaster.pid").read_text().split()[0]
+        times = pathlib.Path("/proc", pid, "stat").read_text().rpartition(")")[2].split()[11:15]
+        server[pid] = sum(map(int, times)) / os.sysconf("SC_CLK_TCK")
+    return own, server
 
 
 def run_tests(module, tests, names, env, report):
@@ -223,8 +238,8 @@ def run_tests(module, tests, names, env, report):
         report.fail(f"{module.__name__.split('.')[-1]} (the pooler's end)", str(error))
 
 
-def run_queued(number, names, patterns, places, directory, direct, results):
-    """A process of `run_together`: takes modules from the queue `names` until a None, and gives (module, output, Report) back."""
+def run_queued(number, queues, patterns, places, directory, direct, results):
+    """A process of `run_together`: takes modules from each of `queues` until a None, and gives (module, output, Report) back."""
     signal.signal(signal.SIGALRM, on_alarm)
     directory = f"{directory}/{number}"
     os.mkdir(directory)
@@ -233,7 +248,7 @@ def run_queued(number, names, patterns, places, directory, direct, results):
     cluster = postgres.Cluster(directory, places[0])
     try:
         cluster.create()
-        while (name := names.get()) is not None:
+        for name in itertools.chain.from_iterable(iter(names.get, None) for names in queues):
             report, output = Report(), io.StringIO()
             with contextlib.redirect_stdout(output):
                 run_module(*modules[name], cluster, directory, direct, report)
@@ -258,18 +273,25 @@ def run_drivers(programs, fetch, places, directory, direct, results):
         cluster.destroy()
 
 
-def run_together(queues, programs, patterns, places, directory, direct, report):
+def run_together(queues, others, jobs, programs, patterns, places, directory, direct, report):
     """Runs modules in processes, each with a cluster of its own, and the drivers `programs`, (drivers, whether to fetch them),
-    in one more. `queues` are [(name, modules, number of processes that share them)]. What no process gives back has failed."""
+    in one more. Of `queues`, [(name, modules)], each has a process, which goes on with `others` as `jobs` more do. What no process gives
+    back has failed."""
     context = multiprocessing.get_context("fork")
-    results, workers, missing = context.Queue(), [], set()
-    for called, modules, jobs in queues:
+    results = context.Queue()
+
+    def filled(modules, takers):
         names = context.Queue()
-        workers += [context.Process(target=run_queued, args=(f"{called}{number}", names, patterns, places, directory, direct, results))
-                    for number in range(jobs)]
-        for name in [module.__name__ for module, _ in modules] + [None] * jobs:
+        for name in [module.__name__ for module, _ in modules] + [None] * takers:
             names.put(name)
-        missing |= {module.__name__ for module, _ in modules}
+        return names
+
+    everyones = filled(others, len(queues) + jobs)
+    takers = [(called, [filled(modules, 1), everyones]) for called, modules in queues]
+    takers += [(f"module{number}", [everyones]) for number in range(jobs)]
+    workers = [context.Process(target=run_queued, args=(called, takes, patterns, places, directory, direct, results))
+               for called, takes in takers]
+    missing = {module.__name__ for modules in [others, *(modules for _, modules in queues)] for module, _ in modules}
     if programs[0]:
         workers.append(context.Process(target=run_drivers, args=(*programs, places, directory, direct, results)))
         missing.add("drivers")
@@ -297,13 +319,11 @@ def run_all(modules, programs, jobs, patterns, places, directory, direct, report
     seconds = lambda one: getattr(one[0], "TAKES_SECONDS", 0)
     modules = sorted(modules, key=seconds, reverse=True)
     queued = lambda called: [one for one in modules if getattr(one[0], "ALONE", None) == called]
-    beside, afterwards = ([(called, queued(called), 1) for called in names if queued(called)] for names in (BESIDE_ALL, AFTERWARDS))
-    together = queued(None)
-    assert len(together) + sum(len(some) for _, some, _ in beside + afterwards) == len(modules), "ALONE names no queue"
-    if together:
-        beside.append(("module", together, min(max(jobs - len(beside), 1), len(together))))
-    run_together(beside, programs, patterns, places, directory, direct, report)
-    run_together(afterwards, ([], False), patterns, places, directory, direct, report)
+    beside, afterwards = ([(called, queued(called)) for called in names if queued(called)] for names in (BESIDE_ALL, AFTERWARDS))
+    others = queued(None)
+    assert len(others) + sum(len(some) for _, some in beside + afterwards) == len(modules), "ALONE names no queue"
+    run_together(beside, others, min(max(jobs - len(beside), 1), len(others)), programs, patterns, places, directory, direct, report)
+    run_together(afterwards, [], 0, ([], False), patterns, places, directory, direct, report)
 
 
 def run_again(modules, cluster, directory, direct, report):

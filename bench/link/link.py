@@ -515,7 +515,7 @@ def table(found, absent, load, note=""):
     counts = sorted({len(runs) for runs in found.values()}) or [0]
     many = f"{counts[0]} run" if counts == [1] else f"{counts[0]} runs" if len(counts) == 1 else f"{counts[0]} to {counts[-1]} runs"
     lines = ["# The link, measured", "", f"`bench/link/link.py` printed this: medians of {many}, each with a network of its own, and in brackets every run. "
-             "Figures are the receiver's; rates are of what the program gets. Both ends, the network and all programs share one machine, whose load average was "
+             "The receiver measured; rates are of what the program gets. Both ends, the network and all programs share one machine, whose load average was "
              f"{min(load):.0f} to {max(load):.0f}. {note}".rstrip(), "", "| | way | measured | wanted of the link |", "|---|---|---|---|"]
     for case, (_, _, _, ways, figures) in CASES.items():
         measured_by = "pool" if "pool" in ways else "link"

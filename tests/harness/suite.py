@@ -21,6 +21,8 @@ from .pooler import Pooler
 from .wire import PATIENCE_SECONDS
 
 DEFAULT_LIMIT_SECONDS = 60
+# ALL=1, as continuous integration has it: what tests by chance goes on for longer.
+THOROUGH = os.environ.get("ALL") == "1"
 # So many tests that fail are run once more, of the modules and of each driver: more of them are no noise.
 AGAIN_MAX = 3
 POOLER_NUMBERS = itertools.count(1)

@@ -15,15 +15,15 @@ import time
 
 from harness import extension
 from harness import messages as m
-from harness.suite import equal, limit, pooler_only, until
+from harness.suite import THOROUGH, equal, limit, pooler_only, until
 from harness.wire import Disconnected, ServerError
 from integration.test_inside import connect, goes_in, inside, is_up
 from integration.test_session_extension import library
 
-TAKES_SECONDS = 90
+TAKES_SECONDS = 60
 
 SETTINGS = {}
-SECONDS = float(os.environ.get("HAWSER_CHAOS_SECONDS", 30))
+SECONDS = float(os.environ.get("HAWSER_CHAOS_SECONDS", 30 if THOROUGH else 15))
 SEED = int(os.environ.get("HAWSER_CHAOS_SEED", time.time()))
 CLIENTS = 12
 PAUSE_SECONDS = 0.3

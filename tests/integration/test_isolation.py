@@ -12,14 +12,14 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "isolation"
 
 import crowd
 from harness import extension
-from harness.suite import equal, limit, pooler_only
+from harness.suite import THOROUGH, equal, limit, pooler_only
 from integration.test_session_extension import library
 
 SAME_FOR_ALL_SERVERS = True
-TAKES_SECONDS = 180
+TAKES_SECONDS = 80
 
-SECONDS = 60
-SHARED_SECONDS = 40
+SECONDS = 60 if THOROUGH else 20
+SHARED_SECONDS = 40 if THOROUGH else 20
 # Each as often as there is one to be counted on: of less it is not known whether it works.
 OPERATIONS_MIN = 500
 

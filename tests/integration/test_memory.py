@@ -7,7 +7,6 @@ from harness import messages as m
 from harness.suite import equal, limit, pooler_only, until
 
 SAME_FOR_ALL_SERVERS = True
-ALONE = "processes"
 TAKES_SECONDS = 70
 
 MB = 1 << 20

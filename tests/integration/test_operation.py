@@ -511,6 +511,9 @@ def test_check_as_another_user_sees_what_that_user_may(env):
     assert "userlist.txt" in said and "Permission denied" in said, said
     for name in ("logfile", "pidfile", "control_socket"):
         assert re.search(rf"^error  {name}: .*Permission denied", said, re.MULTILINE), f"{name}: {said}"
+    # Root sees whose socket it is, and the user does not.
+    with socket.create_server(("127.0.0.1", pooler.port)):
+        assert f"127.0.0.1:{pooler.port} is in use by " in (said := check("--as", "nobody")[1]) and f"(process {os.getpid()})" in said, said
     code, said = check("--as", "no_such_user")
     equal(code, 1, said)
     assert 'there is no user "no_such_user"' in said, said

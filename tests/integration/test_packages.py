@@ -20,7 +20,6 @@ from harness.suite import Skip, equal, limit, pooler_only, until
 from harness.wire import ServerError, Target
 
 SAME_FOR_ALL_SERVERS = True
-ALONE = "processes"
 TAKES_SECONDS = 200
 ROOT = pathlib.Path(__file__).parents[2]
 DASHBOARD = ROOT / "packaging/grafana/hawser.json"
@@ -244,8 +243,14 @@ chmod +x "$root"/tmp/bin/*
     printf '%s' "$STEPS" | sed 's/^hawser check.*/echo "\\"a\\" \\"b\\"" >>\/etc\/hawser\/userlist.txt; & || echo "check $?"/'
     echo 'stat -c "%n %U:%G %a" /etc/hawser /etc/hawser/hawser.toml /etc/hawser/userlist.txt'
     echo 'install -d -o hawser -g hawser /run/hawser'
-    echo 'setpriv --reuid hawser --regid hawser --init-groups hawser serve -c /etc/hawser/hawser.toml 2>/tmp/log &'
-    echo 'for _ in $(seq 300); do grep -q ready /tmp/log && break; sleep 0.1; done; cat /tmp/log; kill $!'
+    echo 'as_hawser() { RUNTIME_DIRECTORY=/run/hawser setpriv --reuid hawser --regid hawser --init-groups "$@"; }'
+    echo 'as_hawser hawser serve -c /etc/hawser/hawser.toml 2>/tmp/log &'
+    echo 'for _ in $(seq 300); do grep -q ready /tmp/log && break; sleep 0.1; done'
+    echo 'sed -i "s/^#loops = 0/loops = 1/" /etc/hawser/hawser.toml'
+    sed -n 's/^ExecReload=\(.*\)/as_hawser \1; echo "reload $?"/p' "$PACKAGING/hawser.service"
+    echo 'echo nonsense >>/etc/hawser/hawser.toml'
+    sed -n 's/^ExecReload=\(.*\)/as_hawser \1 || echo "reload refused"/p' "$PACKAGING/hawser.service"
+    echo 'cat /tmp/log; kill $!'
 } >"$root/tmp/inside"
 chroot "$root" /bin/sh /tmp/inside
 """
@@ -261,7 +266,8 @@ def test_the_steps_without_a_package_lead_to_a_service(env):
     said = in_copy(STEPS, HAWSER=binary(), STEPS=steps, PACKAGING=str(ROOT / "packaging"))
     lines = said.splitlines()
     for line in ("/etc/hawser root:hawser 750", "/etc/hawser/hawser.toml root:hawser 640", "/etc/hawser/userlist.txt root:hawser 640",
-                 "stub /tmp/bin/systemctl enable --now hawser.service"):
+                 "stub /tmp/bin/systemctl enable --now hawser.service", "hawser: reloaded, except for what needs a restart: loops",
+                 "reload 0", "reload refused"):
         assert line in lines, f"{line!r} is missing:\n{said[-3000:]}"
     assert "every setting is valid" in said and "serve: ready" in said, said[-3000:]
 

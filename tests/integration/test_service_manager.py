@@ -69,6 +69,9 @@ def test_readiness_status_and_the_end_are_told(env):
         assert manager.hears("READY=1"), manager.told
         equal(env.connect(target).value("select 1"), "1", "served once it is said to be ready")
         assert manager.hears("STATUS=serving: 1 clients, "), manager.told
+        target.pooler.write(loops=1)
+        target.pooler.reload()
+        assert manager.hears("server connections; changed, but only in force after a restart: loops"), manager.told
         holder = env.connect(target)
         holder.execute("begin; select 1")
         target.pooler.signal(signal.SIGTERM)

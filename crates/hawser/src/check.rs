@@ -25,7 +25,7 @@ use std::time::Duration;
 
 use hawser_congestion::cc::usage;
 use hawser_pooler::wire::startup::write_ssl_request;
-use hawser_sys::programs::listener_of;
+use hawser_sys::programs::Listeners;
 use hawser_sys::terminal::print;
 use ratatui::crossterm::style::Stylize as _;
 use ratatui::crossterm::terminal;
@@ -40,7 +40,6 @@ use crate::config::{
     AuthType, BypassUse, CONSOLE, Config, Congestion, ListenAddress, MptcpUse, OptionalAddress,
     Overrides, SETTINGS_VARIABLE, ServerAddress,
 };
-use crate::dial::talk::cause;
 use crate::pools::Connectings;
 use crate::shares::etcd::Etcd;
 use crate::socket::stream::connect_unix;
@@ -96,9 +95,17 @@ pub enum Checked<'a> {
     Url(&'a str),
 }
 
-/// Checks the file and prints what was found. `strict`: a warning is a failure, too.
-pub fn run(checked: Checked<'_>, strict: bool) -> ExitCode {
-    let findings = findings(checked);
+/// Checks the file, with the rights of `user` if there is one, and prints what was found. `strict`: a warning
+/// is a failure, too.
+///
+/// # Errors
+/// The process cannot become that user.
+pub fn run(checked: Checked<'_>, user: Option<&str>, strict: bool) -> Result<ExitCode, String> {
+    let listeners = Listeners::read(); // before: root sees the processes of all users
+    if let Some(user) = user {
+        process::become_user_for_good(user).map_err(|error| format!("--as: {error}"))?;
+    }
+    let findings = findings(checked, &listeners);
     let columns = io::stdout()
         .is_terminal()
         .then(|| terminal::size().map_or(COLUMNS_DEFAULT, |(columns, _)| usize::from(columns)));
@@ -121,7 +128,8 @@ pub fn run(checked: Checked<'_>, strict: bool) -> ExitCode {
     let (errors, in_words) = counted(Grade::Error, "error");
     let (warnings, and) = counted(Grade::Warning, "warning");
     print(&format!("{text}{in_words}, {and}\n"));
-    if errors > 0 || strict && warnings > 0 { ExitCode::FAILURE } else { ExitCode::SUCCESS }
+    let failed = errors > 0 || strict && warnings > 0;
+    Ok(if failed { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }
 
 /// Of a terminal that does not say.
@@ -156,7 +164,7 @@ fn coloured(grade: Grade, text: &str) -> String {
 }
 
 /// All findings about the file and this host.
-pub fn findings(checked: Checked<'_>) -> Vec<Finding> {
+fn findings(checked: Checked<'_>, listeners: &Listeners) -> Vec<Finding> {
     let mut report = Report::default();
     let (path, loaded) = match checked {
         Checked::Own(path) => (path, Config::load(path)),
@@ -195,7 +203,7 @@ pub fn findings(checked: Checked<'_>) -> Vec<Finding> {
     report.bypass(&config);
     match tokio::runtime::Builder::new_current_thread().enable_all().build() {
         Ok(runtime) => runtime.block_on(async {
-            report.listeners(&config).await;
+            report.listeners(&config, listeners).await;
             report.servers(&config).await;
             report.etcd(&config).await;
             if let Some(access) = &access {
@@ -420,7 +428,7 @@ impl Report {
         }
     }
 
-    async fn listeners(&mut self, config: &Config) {
+    async fn listeners(&mut self, config: &Config, listeners: &Listeners) {
         let running = status::control_sockets(Some(config))
             .iter()
             .find_map(|socket| status::ask(socket).ok());
@@ -439,7 +447,7 @@ impl Report {
                 Err(error) if error.kind() == io::ErrorKind::AddrInUse => match has(*address) {
                     Some(text) => self.ok(text),
                     None => {
-                        let text = format!("{address} is in use by {}", listener_of(*address));
+                        let text = format!("{address} is in use by {}", listeners.of(*address));
                         self.warn(text);
                     }
                 },
@@ -459,8 +467,11 @@ impl Report {
             (Err(error), OptionalAddress::Asked(_)) if error.kind() != io::ErrorKind::AddrInUse => {
                 self.fail(format!("cannot listen on {address} (http_address): {error}"));
             }
-            (Err(error), _) => self.warn(format!("cannot listen on {address} (http_address): metrics, health and the dashboard will be off: {error} (by {})", listener_of(address)),
-            ),
+            (Err(error), _) => self.warn(format!(
+                "cannot listen on {address} (http_address): metrics, health and the dashboard will be off: \
+                 {error} (by {})",
+                listeners.of(address)
+            )),
         }
     }
 
@@ -483,8 +494,7 @@ impl Report {
                     self.ok(format!("server {server} answers, {offer}"));
                 }
                 Ok(Ok(Err(error))) => {
-                    let reason = cause(&error);
-                    self.warn(format!("server {server} cannot be reached: {reason}"));
+                    self.warn(format!("server {server} cannot be reached: {error}"));
                 }
                 _ => self.warn(format!(
                     "server {server} did not answer within {} s",
@@ -548,7 +558,7 @@ mod tests {
         let name = format!("hawser-check-{}.toml", process::random_u64());
         let path = std::env::temp_dir().join(name);
         std::fs::write(&path, text).unwrap();
-        let lines = findings(Checked::Own(&path))
+        let lines = findings(Checked::Own(&path), &Listeners::read())
             .iter()
             .map(|finding| finding.to_string().replace(&path.display().to_string(), "FILE"))
             .collect();
@@ -624,13 +634,13 @@ mod tests {
         let path = std::env::temp_dir().join(name);
         let ini = "[databases]\na = host=/nowhere user=u password=p\n[pgbouncer]\nauth_user = u\nfoo = 1\n";
         std::fs::write(&path, ini).unwrap();
-        let found = findings(Checked::PgBouncer(&path));
+        let found = findings(Checked::PgBouncer(&path), &Listeners::read());
         let has = |grade, text: &str| {
             found.iter().any(|finding| finding.grade == grade && finding.text.contains(text))
         };
         assert!(has(Grade::Warning, "PgBouncer has no setting `foo`"), "{found:?}");
         std::fs::write(&path, "[pgbouncer]\npool_mode = foo\n").unwrap();
-        let found = findings(Checked::PgBouncer(&path));
+        let found = findings(Checked::PgBouncer(&path), &Listeners::read());
         std::fs::remove_file(&path).unwrap();
         assert!(found[0].grade == Grade::Error && found[0].text.contains("line 2"), "{found:?}");
     }

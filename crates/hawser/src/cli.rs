@@ -19,7 +19,7 @@ use tokio::signal::unix::SignalKind;
 
 use crate::check::Checked;
 use crate::config::{Config, Overrides, SETTINGS_VARIABLE, ServerUrl};
-use crate::process::{self, path_of};
+use crate::process::path_of;
 use crate::serve::{Begins, Manner};
 use crate::{
     bypass, cc, check, demo, import, link, logging, login, mptcp, rds, serve, status, top, wan,
@@ -206,7 +206,7 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
     let result = match arguments.command {
         Command::Serve(arguments) => serve_(&arguments, Begins::asked(Begins::Alone)),
         Command::Takeover(arguments) => serve_(&arguments, Begins::AsSuccessor),
-        Command::Check(arguments) => match check_(arguments) {
+        Command::Check(arguments) => match check_(&arguments) {
             Ok(code) => return code,
             Err(error) => Err(error),
         },
@@ -253,19 +253,18 @@ fn serve_(arguments: &Serve, begins: Begins) -> Result<(), String> {
     serve::serve(config, Manner::Hawser, begins, |_| ()).map_err(|error| error.to_string())
 }
 
-fn check_(arguments: Check) -> Result<ExitCode, String> {
-    if let Some(user) = &arguments.user {
-        process::become_user_for_good(user).map_err(|error| format!("--as: {error}"))?;
-    }
-    let strict = arguments.strict;
-    if let Some(url) = &arguments.server {
-        return Ok(check::run(Checked::Url(url), strict));
-    }
-    if let Some(ini) = &arguments.pgbouncer {
-        return Ok(check::run(Checked::PgBouncer(ini), strict));
-    }
-    let path = arguments.config.map_or_else(|| standard_file(""), Ok)?;
-    Ok(check::run(Checked::Own(&path), strict))
+fn check_(Check { config, pgbouncer, server, user, strict }: &Check) -> Result<ExitCode, String> {
+    let standard;
+    let checked = match (server, pgbouncer, config) {
+        (Some(url), _, _) => Checked::Url(url),
+        (None, Some(ini), _) => Checked::PgBouncer(ini),
+        (None, None, Some(path)) => Checked::Own(path),
+        (None, None, None) => {
+            standard = standard_file("")?;
+            Checked::Own(&standard)
+        }
+    };
+    check::run(checked, user.as_deref(), *strict)
 }
 
 /// Signals the running process. Returns its control socket, and what it was before.

@@ -61,7 +61,7 @@ use crate::tls::connect::Connecting;
 use enter::{Credentials, EnterError, Entered, enter};
 use password::{PasswordError, PasswordSource, Passwords};
 use reach::{Encryption, Endpoint};
-use talk::{Talk, TalkError, cause};
+use talk::{Talk, TalkError};
 use unencrypted::Unencrypted;
 
 /// The first pause after a server has failed; each further one doubles, up to the target's bound.
@@ -192,7 +192,7 @@ pub struct CancelError {
 #[derive(Debug, thiserror::Error)]
 pub enum DialError {
     /// A name has no address.
-    #[error("could not translate host name \"{host}\" to address: {}", cause(.source))]
+    #[error("could not translate host name \"{host}\" to address: {source}")]
     Resolve {
         /// The name.
         host: String,
@@ -200,7 +200,7 @@ pub enum DialError {
         source: io::Error,
     },
     /// No connection to this server.
-    #[error("connection to server at {server} failed: {}", cause(.source))]
+    #[error("connection to server at {server} failed: {source}")]
     Connect {
         /// The server.
         server: String,

@@ -493,7 +493,7 @@ async fn each<F: Future<Output = ()>>(
     }
 }
 
-/// Sends the number of connections to the service manager, for `systemctl status`.
+/// Sends the number of connections, and which settings need a restart, to the service manager, for `systemctl status`.
 async fn tell_status(service: Arc<Service>) {
     let mut told = String::new();
     while service.shared.phase() != Phase::Ending {
@@ -507,7 +507,12 @@ async fn tell_status(service: Arc<Service>) {
             Phase::Draining | Phase::Ending => "shutting down",
         };
         let (clients, servers) = (limits.client_count(), limits.server_count());
-        let status = format!("{state}: {clients} clients, {servers} server connections");
+        let mut status = format!("{state}: {clients} clients, {servers} server connections");
+        let restart = &service.last_reload.load().restart;
+        if !restart.is_empty() {
+            status +=
+                &format!("; changed, but only in force after a restart: {}", restart.join(", "));
+        }
         if status != told {
             notify(&[sd_notify::NotifyState::Status(&status)]);
             told = status;

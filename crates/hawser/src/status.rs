@@ -311,7 +311,7 @@ impl Status {
         }
         writeln!(out, "  clients      {} of {}", self.clients, self.clients_max)?;
         writeln!(out, "  descriptors  {} of {}", self.descriptors, self.descriptors_max)?;
-        writeln!(out, "  memory       {} KiB", self.private_bytes / 1024)?;
+        writeln!(out, "  memory       {}", crate::units::memory(self.private_bytes))?;
         if let Some(manager) = &self.mptcp_manager {
             writeln!(out, "  path manager {manager}")?;
         }

@@ -1,4 +1,4 @@
-//! Figures as a person reads them: on the status page, in `hawser top` and in `hawser demo`.
+//! Figures and texts as a person reads them: on the status page, in `hawser top` and in `hawser demo`.
 
 /// `12,345`.
 pub fn grouped(number: u64) -> String {
@@ -48,6 +48,14 @@ pub fn connections(all: u32, size: u32) -> String {
     match all.saturating_sub(size) {
         0 => format!("{all} of {size}"),
         more => format!("{size} + {more}"),
+    }
+}
+
+/// A text of at most `width` characters, with a sign where it was cut.
+pub fn short(text: &str, width: usize) -> String {
+    match text.char_indices().nth(width.saturating_sub(1)) {
+        Some((at, last)) if at + last.len_utf8() < text.len() => format!("{}…", &text[..at]),
+        _ => text.to_owned(),
     }
 }
 

@@ -14,7 +14,7 @@ use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
 
 use crate::process::duplicate_passed;
-use crate::programs::listener_of;
+use crate::programs::Listeners;
 use crate::stream::set_option;
 
 /// Listens on a TCP address, not blocking.
@@ -58,7 +58,7 @@ fn taken(error: Errno, address: SocketAddr) -> io::Error {
     if error != Errno::ADDRINUSE {
         return error.into();
     }
-    let by = listener_of(address);
+    let by = Listeners::read().of(address);
     io::Error::new(io::ErrorKind::AddrInUse, format!("Address already in use: by {by}"))
 }
 

@@ -48,34 +48,44 @@ fn name_of(pid: u32) -> String {
         .unwrap_or_default()
 }
 
-/// Who listens on an address that is taken, in words.
-#[must_use]
-pub fn listener_of(address: SocketAddr) -> String {
-    let inodes = ["/proc/net/tcp", "/proc/net/tcp6"]
-        .iter()
-        .filter_map(|table| fs::read_to_string(table).ok())
-        .flat_map(|table| listeners(&table, address.port()))
-        .collect();
-    match find(&inodes).into_values().next() {
-        Some((pid, name)) => format!("{name} (process {pid})"),
-        None => {
-            "a process that this user cannot see (another user's or container's, a running Hawser), or by an \
+/// Who listens on which TCP port, as far as this process saw it when it looked.
+#[derive(Debug)]
+pub struct Listeners(BTreeMap<u16, (u32, String)>);
+
+impl Listeners {
+    /// Looks, with the rights that this process has now.
+    #[must_use]
+    pub fn read() -> Self {
+        let tables = ["/proc/net/tcp", "/proc/net/tcp6"].into_iter();
+        let tables: Vec<_> = tables.filter_map(|table| fs::read_to_string(table).ok()).collect();
+        let ports: BTreeMap<u32, u16> = tables.iter().flat_map(|table| listening(table)).collect();
+        let found = find(&ports.keys().copied().collect()).into_iter();
+        Self(found.map(|(inode, program)| (ports[&inode], program)).collect())
+    }
+
+    /// Who listens on an address that is taken, in words.
+    #[must_use]
+    pub fn of(&self, address: SocketAddr) -> String {
+        match self.0.get(&address.port()) {
+            Some((pid, name)) => format!("{name} (process {pid})"),
+            None => {
+                "a process that this user cannot see (another user's or container's, a running Hawser), or by an \
                  MPTCP endpoint with this port (`hawser mptcp status`)"
-                .to_owned()
+                    .to_owned()
+            }
         }
     }
 }
 
-/// The inodes of sockets in a table of the kernel's (proc_net_tcp.rst) that listen on a port.
-fn listeners(table: &str, port: u16) -> Vec<u32> {
+/// The sockets in a table of the kernel's (proc_net_tcp.rst) that listen: their inodes and ports.
+fn listening(table: &str) -> impl Iterator<Item = (u32, u16)> {
     const LISTEN: &str = "0A";
-    let inode = |line: &str| {
+    table.lines().filter_map(|line| {
         let fields: Vec<&str> = line.split_whitespace().collect();
-        let (_, of) = fields.get(1)?.rsplit_once(':')?;
-        let is_it = u16::from_str_radix(of, 16) == Ok(port) && fields.get(3) == Some(&LISTEN);
-        fields.get(9).filter(|_| is_it)?.parse().ok()
-    };
-    table.lines().filter_map(inode).collect()
+        let inode = fields.get(9).filter(|_| fields[3] == LISTEN)?;
+        let (_, port) = fields[1].rsplit_once(':')?;
+        Some((inode.parse().ok()?, u16::from_str_radix(port, 16).ok()?))
+    })
 }
 
 #[cfg(test)]
@@ -95,7 +105,7 @@ mod tests {
         assert_eq!(found.len(), 1);
         assert_eq!(found[&inode].0, std::process::id());
         assert!(!found[&inode].1.is_empty());
-        let said = listener_of(listener.local_addr().unwrap());
+        let said = Listeners::read().of(listener.local_addr().unwrap());
         assert!(said.ends_with(&format!(" (process {})", std::process::id())), "{said}");
     }
 

@@ -24,20 +24,27 @@ pub enum Asker<'a> {
 /// Where to ask for the members of roles of a database, if anywhere: as `auth_user`, or as the
 /// database's own `user`. Never in a database that a client has named.
 pub fn place<'a>(config: &'a Config, database: &'a DatabaseConfig) -> Option<Place<'a>> {
-    let named = |entry: &'a DatabaseConfig| match &entry.dbname {
-        Some(dbname) => Some(dbname.as_str()),
-        None => (!entry.is_any()).then_some(entry.name.as_str()),
-    };
     if let Some(auth_user) = &database.inherited.auth.auth_user {
-        let asker = Asker::AuthUser(auth_user);
-        return match &database.inherited.auth.auth_dbname {
-            Some(name) => {
-                let entry = config.database(name)?;
-                Some(Place { entry, dbname: entry.dbname_for(name), asker })
-            }
-            None => Some(Place { entry: database, dbname: named(database)?, asker }),
-        };
+        let (entry, dbname) = look_up_in(config, database)?;
+        return Some(Place { entry, dbname: dbname?, asker: Asker::AuthUser(auth_user) });
     }
     let asker = Asker::Forced(database.forced_user.as_ref()?);
     Some(Place { entry: database, dbname: named(database)?, asker })
+}
+
+/// Where `auth_user` asks: the entry, and the database's name at the server, or `None` for the database that each client
+/// asks for. Nowhere, if `auth_dbname` names no entry.
+pub fn look_up_in<'a>(
+    config: &'a Config,
+    database: &'a DatabaseConfig,
+) -> Option<(&'a DatabaseConfig, Option<&'a str>)> {
+    let Some(name) = &database.inherited.auth.auth_dbname else {
+        return Some((database, named(database)));
+    };
+    let entry = config.database(name)?;
+    Some((entry, Some(entry.dbname_for(name))))
+}
+
+fn named(entry: &DatabaseConfig) -> Option<&str> {
+    entry.dbname.as_deref().or_else(|| (!entry.is_any()).then_some(entry.name.as_str()))
 }

@@ -6,6 +6,7 @@ use hawser_pooler::session::options::Replication;
 
 use super::{Grade, SERVER_WAIT};
 use crate::auth::access::Access;
+use crate::auth::roles::look_up_in;
 use crate::auth::secret::Secret;
 use crate::config::{Config, DatabaseConfig, Limit, ServerAddress};
 use crate::dial::enter::Credentials;
@@ -61,14 +62,12 @@ impl Asker {
     /// As the auth_user of a database, where its `auth_query` runs: in another database, if `auth_dbname` names
     /// one. `None`: users are not looked up.
     pub(super) fn looking_up(asking: &Asking<'_>, database: &DatabaseConfig) -> Option<Self> {
-        let auth = &database.inherited.auth;
-        let user = auth.auth_user.clone()?;
+        let user = database.inherited.auth.auth_user.clone()?;
         let credentials = asking.access.credentials(&user);
-        let name = auth.auth_dbname.as_deref();
-        let asked_in = name.map_or(Some(database), |name| asking.config.database(name))?;
+        let (asked_in, dbname) = look_up_in(asking.config, database)?;
         let mut asker = Self::new(asking, asked_in, user, credentials);
-        if let Some(name) = name {
-            asker.login.database = asked_in.dbname_for(name).to_owned();
+        if let Some(dbname) = dbname {
+            asker.login.database = dbname.to_owned();
         }
         asker.login.parameters.push(look_up_path());
         Some(asker)

@@ -123,9 +123,7 @@ pub(super) fn reason(error: &DialError) -> Option<String> {
         DialError::Refused { .. } | DialError::Authentication { .. } => "see the server's log",
         DialError::Password { .. } => "give the user a password",
         DialError::Tls { .. } => {
-            "server_tls_sslmode asks for TLS that this server does not give: `verify-ca` needs in \
-             server_tls_ca_file the authority that has signed its certificate, or the certificate if it is \
-             self-signed; `verify-full` also needs in `servers` a name that the certificate has"
+            "server_tls_sslmode asks for TLS that this server does not give: see docs/security.md, TLS"
         }
         _ => return None,
     };

@@ -33,7 +33,7 @@ const TAKEN_BYTES_MAX: usize = 64 * 1024;
 #[derive(Debug, thiserror::Error)]
 pub enum TalkError {
     /// The connection broke.
-    #[error("{}", cause(.0))]
+    #[error("{0}")]
     Io(io::Error),
     /// The server closed it.
     #[error("server closed the connection unexpectedly")]
@@ -44,12 +44,6 @@ pub enum TalkError {
     /// The server's ErrorResponse. After one to a query the conversation continues.
     #[error("{} ({})", .0.message, .0.code.as_str())]
     Server(Box<ClientError>),
-}
-
-/// Why it failed, as libpq words it: without the `(os error 111)` that the library adds.
-pub fn cause(error: &io::Error) -> String {
-    let text = error.to_string();
-    text.split_once(" (os error ").map_or(text.as_str(), |(words, _)| words).to_owned()
 }
 
 impl TalkError {

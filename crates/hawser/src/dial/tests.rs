@@ -268,14 +268,6 @@ fn plain(password: &str) -> Secret {
     Secret::Plain(password.into())
 }
 
-#[test]
-fn a_server_that_refuses_is_told_in_words_without_a_number() {
-    let source = io::Error::from_raw_os_error(111);
-    let error = DialError::Connect { server: "db1".to_owned(), source };
-    assert_eq!(error.to_string(), "connection to server at db1 failed: Connection refused");
-    assert_eq!(cause(&io::Error::other("no route")), "no route");
-}
-
 #[tokio::test]
 async fn every_method_lets_the_right_password_in_and_the_wrong_one_not() {
     let dialler = Dialler::default();

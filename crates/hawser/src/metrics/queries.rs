@@ -18,8 +18,8 @@ use crate::units;
 pub(super) const SHOWN_MAX: usize = 20;
 /// Bytes of a text in a label.
 const LABEL_BYTES_MAX: usize = 120;
-/// Bytes of a text on the page.
-const TEXT_BYTES_MAX: usize = 400;
+/// Characters of a text on the page.
+const TEXT_MAX: usize = 400;
 const MICROSECONDS: f64 = 1e6;
 
 /// The families of `/metrics`, of statements sorted by their time.
@@ -65,12 +65,6 @@ fn label(row: &QueryRow) -> &str {
     &row.text[..row.text.floor_char_boundary(LABEL_BYTES_MAX)]
 }
 
-/// A statement's text, and a sign where it goes on.
-fn text(row: &QueryRow) -> String {
-    let shown = &row.text[..row.text.floor_char_boundary(TEXT_BYTES_MAX)];
-    if shown.len() < row.text.len() { format!("{shown} …") } else { shown.to_owned() }
-}
-
 const COLUMNS: [&str; 9] =
     ["query", "database", "user", "calls", "errors", "total time", "mean", "p99", "total wait"];
 
@@ -83,7 +77,7 @@ pub(super) fn table(html: &mut String, queries: &Queries) -> fmt::Result {
     markup::table(html, &COLUMNS)?;
     for row in queries.all.iter().take(SHOWN_MAX) {
         let cells = [
-            escape(&text(row)),
+            escape(&units::short(&row.text, TEXT_MAX)),
             escape(&row.database),
             escape(&row.user),
             units::grouped(row.counts.calls),
@@ -96,7 +90,7 @@ pub(super) fn table(html: &mut String, queries: &Queries) -> fmt::Result {
         markup::row(html, &COLUMNS, &cells)?;
     }
     html.push_str(
-        "</table>\n<p class=\"dim\">Since the start. p99: 99 of 100 calls took no longer. Total wait: \
+        "</table>\n<p class=\"dim\">Since the start. p99: 99 of 100 calls took no longer, within an eighth. Total wait: \
          for a server connection, before these calls. All queries: SHOW QUERIES.</p>\n",
     );
     Ok(())

@@ -43,6 +43,7 @@ use super::session::Session;
 pub use super::strangers::NotLookedUp;
 use super::strangers::{Stranger, Strangers};
 use super::{PoolEntry, Pools, Route, locked};
+use crate::auth::roles::look_up_in;
 use crate::auth::secret::{Secret, ValidUntil};
 use crate::config::{Config, DatabaseConfig};
 use crate::dial::talk::{Answer, TalkError};
@@ -280,13 +281,9 @@ impl Enquiries {
             ClientError::fatal(SqlState::CONNECTION_FAILURE, "the user could not be looked up")
                 .detail("auth_query failed; see the log of the pooler.")
         };
-        let (name, asked_in) = match &auth.auth_dbname {
-            Some(name) => (name.as_str(), config.database(name)),
-            None => (requested, Some(database)),
-        };
-        let asked_in =
-            asked_in.ok_or_else(|| failed(&format!("auth_dbname \"{name}\" is unknown")))?;
-        let dbname = asked_in.dbname_for(name);
+        let (asked_in, dbname) = look_up_in(config, database)
+            .ok_or_else(|| failed(&"auth_dbname names no database of the configuration"))?;
+        let dbname = dbname.unwrap_or(requested);
         // Any client can name databases at any rate before it has proven anything.
         let stranger = match auth.auth_dbname.is_none() && asked_in.is_any() {
             true => self.strangers.admit(dbname).await?,

@@ -1,4 +1,4 @@
-//! Columns that fit a terminal: figures whole, texts cut where it is seen.
+//! Columns that fit a terminal: figures are whole.
 
 /// How wide columns of figures are: as their widest, and at least so wide. Those are left out that no
 /// longer fit into `room`: half of a figure would be another figure.
@@ -17,12 +17,4 @@ pub(super) fn fitting<const N: usize>(
         used <= room
     };
     (0..N).map(widest).take_while(fits).collect()
-}
-
-/// A text of at most `width` characters, with a sign where it was cut.
-pub(super) fn short(text: &str, width: usize) -> String {
-    match text.char_indices().nth(width.saturating_sub(1)) {
-        Some((at, last)) if at + last.len_utf8() < text.len() => format!("{}…", &text[..at]),
-        _ => text.to_owned(),
-    }
 }

@@ -14,9 +14,9 @@ use ratatui::widgets::{Cell, Row, Table};
 use crate::logging::without_control;
 use crate::queries::QueryStatus;
 use crate::status::Status;
-use crate::units;
+use crate::units::{self, short};
 
-use super::columns::{fitting, short};
+use super::columns::fitting;
 
 pub(super) const KEYS: &str =
     "q quit  s pools  sort: l load  c calls/s  m mean  w wait  e errors  up/down";

@@ -9,12 +9,12 @@ use ratatui::style::{Color, Modifier, Style};
 use ratatui::text::Line;
 use ratatui::widgets::{Cell, Paragraph, Row, Table, Wrap};
 
-use super::columns::{fitting, short};
+use super::columns::fitting;
 use super::queries;
 use crate::logging::without_control;
 use crate::status::{PoolStatus, Status};
 use crate::tally::class_in_words;
-use crate::units;
+use crate::units::{self, short};
 
 /// Lines for errors.
 const ERROR_LINES: u16 = 5;
