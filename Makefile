@@ -18,9 +18,9 @@ demo: ## a throw-away PostgreSQL, Hawser, and a live load
 test: ## every test that this machine can run; ALL=1 installs what the rest needs; CHECKS=1: `make check`, too
 	@ALL="$(ALL)" CHECKS="$(CHECKS)" scripts/test.sh
 
-test-kernel: ## reliable datagrams against the kernel's own RDS, in an emulator; as root
+test-kernel: ## what needs another kernel than this one: its RDS, and its TLS; in an emulator, as root
 	@scripts/setup.sh emulator && . scripts/env.sh && cargo build --release --locked -p hawser && \
-	{ [ -e .run/bpf-kernel/rds_tcp.ko ] || scripts/bpf_kernel.sh; } && exec python3 tests/run.py --no-skips -k test_rds_kernel
+	{ [ -e .run/bpf-kernel/tls.ko ] || scripts/bpf_kernel.sh; } && exec python3 tests/run.py --no-skips -k test_rds_kernel -k test_tls_kernel
 
 regress: ## PostgreSQL's own suites, direct and through Hawser; ARGS are for tests/regress/run.py
 	@scripts/regress.sh $(ARGS)
@@ -40,7 +40,7 @@ bench-link: ## the table of the link, beside what one would take instead; as roo
 lab-kernel: ## the kernel of bench/congestion/algorithms.py: all congestion control algorithms, in virtual time
 	@scripts/lab_kernel.sh
 
-bpf-kernel: ## a kernel with RDS, for the tests of `hawser rds` in an emulator
+bpf-kernel: ## a kernel with RDS and TLS, for tests in an emulator
 	@scripts/bpf_kernel.sh
 
 check: ## formatting, clippy, ruff and the workspace's own rules, without a test

@@ -162,7 +162,8 @@ send_output(bool waits)
 
 	while (output_sent < output_bytes && !broken)
 	{
-		ssize_t		sent = send(client.fd, output + output_sent, output_bytes - output_sent, MSG_DONTWAIT | MSG_NOSIGNAL);
+		uint32		count = Min(output_bytes - output_sent, client.send_bytes_max);
+		ssize_t		sent = send(client.fd, output + output_sent, count, MSG_DONTWAIT | MSG_NOSIGNAL);
 
 		if (sent > 0)
 		{
@@ -632,7 +633,10 @@ count_answer(uint32 parsed_count)
 		room_count_transaction(now - begun);
 }
 
-/* Reads of the client what there is; -1: nothing yet; 0: its end. */
+/*
+ * Reads of the client what there is; -1: nothing yet; 0: its end, or something
+ * that is the pooler's to read (EIO: a record of TLS without data).
+ */
 static ssize_t
 receive(void)
 {

@@ -135,6 +135,7 @@ typedef struct InsideClient
 	uint32		slot;
 	uint32		generation;
 	int			fd;
+	uint32		send_bytes_max; /* of one send(): a record of TLS, where the kernel makes these */
 } InsideClient;
 
 typedef struct InsideName

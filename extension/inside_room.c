@@ -28,6 +28,8 @@
 
 #include <fcntl.h>
 #include <linux/futex.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <poll.h>
 #include <signal.h>
 #include <sys/epoll.h>
@@ -67,6 +69,8 @@
 #define CANCEL_WAIT_MS 10000
 /* Clients that have sent more while they were served, and are served again. */
 #define AGAIN_MAX 64
+/* What clients have room for of a record: as the server itself sends them. */
+#define TLS_RECORD_BYTES 8192
 #define SLOTS_FIRST (HEADER_WORDS + BACKENDS * BACKEND_WORDS)
 
 static int	control = -1;
@@ -83,6 +87,7 @@ typedef struct Known
 {
 	uint32		generation;
 	int			fd;				/* -1: none */
+	uint32		send_bytes_max;
 } Known;
 
 static Known *known;
@@ -177,6 +182,19 @@ forget_departed(void)
 			forget(slot);
 }
 
+/* What one send() to a client may have. */
+static uint32
+send_bytes_max(int fd)
+{
+	char		name[16] = "";
+	socklen_t	length = sizeof(name) - 1;
+
+	/* a socket of another kind has no such option */
+	if (getsockopt(fd, IPPROTO_TCP, TCP_ULP, name, &length) == 0 && strcmp(name, "tls") == 0)
+		return TLS_RECORD_BYTES;
+	return PG_UINT32_MAX;
+}
+
 /* The descriptor of a client that this backend owns; -1: there is none. */
 static int
 fetch(uint32 slot, uint32 generation)
@@ -203,6 +221,7 @@ fetch(uint32 slot, uint32 generation)
 		return -1;
 	known[slot].fd = fds[0];
 	known[slot].generation = generation;
+	known[slot].send_bytes_max = send_bytes_max(fds[0]);
 	return fds[0];
 }
 
@@ -456,6 +475,7 @@ room_next(InsideClient *client)
 		room_return(client, NULL, 0);
 		return false;
 	}
+	client->send_bytes_max = known[slot].send_bytes_max;
 	pg_atomic_write_u32(word(slot, S_TRANSACTIONS), pg_atomic_read_u32(word(slot, S_TRANSACTIONS)) + 1);
 	return true;
 }

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# A kernel with RDS, and with BPF that nothing forbids, for the tests of `hawser rds` (`make
-# test-kernel`): a package of the distribution, of which the kernel and nine modules are kept in
+# A kernel with RDS and TLS, and with BPF that nothing forbids, for the tests of `make test-kernel`:
+# a package of the distribution, of which the kernel and its modules are kept in
 # .run/bpf-kernel (20 MB). Nothing is installed, and no rights are needed.
-# tests/integration/test_rds_kernel.py boots it in an emulator (qemu-system-x86, whose package has
+# tests/harness/emulator.py boots it in an emulator (qemu-system-x86, whose package has
 # virtiofsd in Debian 12; later a package of that name).
 #
 #   $LINUX_IMAGE   the package [default: the newest linux-image-*-cloud-amd64 of 6.6 or later that apt has]
@@ -12,7 +12,9 @@ set -euo pipefail
 
 place=$root/.run/bpf-kernel
 modules=(drivers/net/veth net/ipv4/inet_diag net/ipv4/tcp_diag net/mptcp/mptcp_diag
-    net/core/failover drivers/net/net_failover drivers/net/virtio_net net/rds/rds net/rds/rds_tcp)
+    net/core/failover drivers/net/net_failover drivers/net/virtio_net net/rds/rds net/rds/rds_tcp
+    net/tls/tls crypto/crypto_null lib/crypto/gf128mul crypto/ghash-generic crypto/gcm lib/crypto/libchacha crypto/chacha_generic
+    lib/crypto/libpoly1305 crypto/poly1305_generic crypto/chacha20poly1305)
 
 # newest_image: kernels for clouds have virtiofs built in.
 newest_image() {

@@ -48,11 +48,19 @@ def found(*names):
 
 MODULES = ("veth", "inet_diag", "tcp_diag", "mptcp_diag")
 NETWORK_MODULES = ("failover", "net_failover", "virtio_net")
+# With the ciphers that it is to have.
+TLS_MODULES = ("tls", "crypto_null", "gf128mul", "ghash-generic", "gcm", "libchacha", "chacha_generic", "libpoly1305",
+               "poly1305_generic", "chacha20poly1305")
 
 
-def run(command, environment, seconds):
-    """What the command writes, whatever its exit code, which is in the last line: `ended with N`."""
-    with machine(command, environment) as (arguments, _):
+def run(command, environment, seconds, modules=MODULES):
+    """What the command writes, whatever its exit code, which is in the last line: `ended with N`. The machine's time is that of
+    its own instructions: however slow it is, nothing there is late."""
+    with machine(command, environment, modules) as (arguments, _):
+        one = {"tcg,thread=multi": "tcg,thread=single"}
+        arguments = [one.get(word, word) for word in arguments]
+        arguments[arguments.index("-smp") + 1] = "1"
+        arguments += ["-icount", "shift=0,sleep=off", "-rtc", "clock=vm"]
         done = subprocess.run(arguments, stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace", timeout=seconds)
         return done.stdout + done.stderr
 

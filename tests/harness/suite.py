@@ -11,6 +11,7 @@ import itertools
 import os
 import re
 import shutil
+import socket
 import ssl
 import subprocess
 import threading
@@ -25,6 +26,7 @@ DEFAULT_LIMIT_SECONDS = 60
 THOROUGH = os.environ.get("ALL") == "1"
 # So many tests that fail are run once more, of the modules and of each driver: more of them are no noise.
 AGAIN_MAX = 3
+TCP_ULP = 31  # not in Python's socket
 POOLER_NUMBERS = itertools.count(1)
 
 
@@ -39,6 +41,16 @@ def installed(name, package):
     if not path:
         raise Skip(f"{name} is not installed (Debian's package {package})")
     return path
+
+
+def has_ktls():
+    """Whether this kernel has TLS of its own, and its module is loaded: else there is no such option."""
+    with socket.create_server(("127.0.0.1", 0)) as listener, socket.create_connection(listener.getsockname()) as sock:
+        try:
+            sock.setsockopt(socket.IPPROTO_TCP, TCP_ULP, b"tls")
+        except OSError:
+            return False
+        return True
 
 
 def create_perl(superuser):

@@ -14,7 +14,7 @@ import time
 
 from harness import messages as m
 from harness.pooler import binary
-from harness.suite import Background, equal, limit, pooler_only, until
+from harness.suite import Background, Skip, equal, has_ktls, limit, pooler_only, until
 from harness.wire import Disconnected, ServerError
 
 SAME_FOR_ALL_SERVERS = True
@@ -66,6 +66,18 @@ def reaped(*processes):
             if process.poll() is None:
                 process.kill()
             process.wait()
+
+
+def stayer(env, target):
+    """A client that the new process does not take, as long as it listens."""
+    client = env.connect(target)
+    client.execute("listen to_stay")
+    return client
+
+
+def without_ktls():
+    if has_ktls():
+        raise Skip("this kernel has kTLS, by which clients in TLS go over: test_tls_kernel")
 
 
 def serving_pid(target):
@@ -228,6 +240,7 @@ def test_clients_that_connect_all_the_time_notice_no_takeover(env):
 @pooler_only
 @limit(180)
 def test_pgbench_in_tls_goes_on_in_the_old_process(env):
+    without_ktls()
     with env.pooler_with(pool_size=6, query_wait_timeout="60s") as target:
         tables(env, target)
         load = Background(lambda: pgbench(env, target, 20, 15, "-M", "prepared", "-S", PGSSLMODE="require"))
@@ -261,6 +274,7 @@ def test_a_transaction_goes_on_where_it_is_and_its_client_goes_over_after_it(env
 @pooler_only
 @limit(60)
 def test_clients_in_tls_stay_with_the_old_process_until_they_leave(env):
+    without_ktls()
     with env.pooler_with() as target:
         encrypted = env.connect(target, tls=env.tls(), hostname="localhost")
         plain = env.connect(target)
@@ -285,7 +299,7 @@ def test_clients_in_tls_stay_with_the_old_process_until_they_leave(env):
 @limit(90)
 def test_commands_at_the_new_process_hold_for_clients_that_stay_with_the_old_one(env):
     with env.pooler_with() as target:
-        stays, other = (env.connect(target, tls=env.tls(), hostname="localhost") for _ in range(2))
+        stays, other = (stayer(env, target) for _ in range(2))
         stays.execute("begin")
         old = take_over(target.pooler)
         with reaped(old):
@@ -388,7 +402,7 @@ def test_without_a_running_process_there_is_nothing_to_take_over(env):
 @limit(60)
 def test_where_the_new_process_dies_the_old_one_serves_again(env):
     with env.pooler_with() as target:
-        encrypted = env.connect(target, tls=env.tls(), hostname="localhost")
+        stays = stayer(env, target)
         gone = env.connect(target)
         old = take_over(target.pooler)
         new = target.pooler.process
@@ -399,11 +413,11 @@ def test_where_the_new_process_dies_the_old_one_serves_again(env):
             new.wait()
             target.pooler.process = old
             until(lambda: serves(target.pooler, old.pid), "that the old process serves again")
-            equal(encrypted.value("select 2"), "2")
+            equal(stays.value("select 2"), "2")
             equal(env.connect(target).value("select 3"), "3")
             equal(env.connect(target, host=target.socket_dir).value("select 4"), "4")
             equal(target.pooler.http("/readyz")[0], 200)
-        encrypted.close()
+        stays.close()
         old = take_over(target.pooler)
         with reaped(old):
             ended(target.pooler, old)
@@ -538,15 +552,15 @@ def test_sigusr2_starts_the_program_on_disk_as_the_successor(env):
 @limit(60)
 def test_when_the_new_process_is_told_to_end_so_does_the_old_one(env):
     with env.pooler_with() as target:
-        encrypted = env.connect(target, tls=env.tls(), hostname="localhost")
+        stays = stayer(env, target)
         old = take_over(target.pooler)
         with reaped(old):
-            equal(encrypted.value("select 1"), "1")
+            equal(stays.value("select 1"), "1")
             target.pooler.signal(signal.SIGTERM)
             equal(target.pooler.wait(), 0)
             ended(target.pooler, old)
             try:
-                result = encrypted.collect()
+                result = stays.collect()
                 equal(result.sqlstate, "57P01")
             except ServerError as error:
                 equal(error.sqlstate, "57P01")
@@ -558,7 +572,7 @@ def test_when_the_new_process_is_told_to_end_so_does_the_old_one(env):
 def test_a_third_process_is_refused_while_the_first_still_has_clients(env):
     """Were the second one to die beside a third, the first one would accept as well."""
     with env.pooler_with() as target:
-        encrypted, plain = env.connect(target, tls=env.tls(), hostname="localhost"), env.connect(target)
+        stays, plain = stayer(env, target), env.connect(target)
         first = take_over(target.pooler)
         with reaped(first):
             mark = target.pooler.log.stat().st_size
@@ -567,8 +581,8 @@ def test_a_third_process_is_refused_while_the_first_still_has_clients(env):
                 equal(third.wait(20), 1)
             said = f"process {first.pid}, whose place it has taken, still has clients: wait until they have left"
             assert said in target.pooler.text(mark), target.pooler.text(mark)
-            equal((encrypted.value("select 1"), plain.value("select 2")), ("1", "2"))
-            encrypted.close()
+            equal((stays.value("select 1"), plain.value("select 2")), ("1", "2"))
+            stays.close()
             ended(target.pooler, first)
             second = take_over(target.pooler)
             with reaped(second):
@@ -722,7 +736,7 @@ def test_a_pause_while_the_new_process_starts_refuses_it(env):
 @limit(60)
 def test_a_console_of_the_old_process_names_the_new_one_instead_of_what_it_is_asked_for(env):
     with env.pooler_with() as target:
-        encrypted = env.connect(target, tls=env.tls(), hostname="localhost")
+        stays = stayer(env, target)
         console = env.connect(target, database="hawser", user="admin")
         old = take_over(target.pooler)
         with reaped(old):
@@ -731,7 +745,7 @@ def test_a_console_of_the_old_process_names_the_new_one_instead_of_what_it_is_as
                 equal(refused.sqlstate, "57P03", command)
                 said = f"process {target.pooler.process.pid} has taken this process's place"
                 assert said in refused.errors[0]["M"], refused.errors
-                equal(encrypted.value("select 1"), "1")
+                equal(stays.value("select 1"), "1")
             equal(env.connect(target).value("select 2"), "2")
 
 
@@ -739,15 +753,15 @@ def test_a_console_of_the_old_process_names_the_new_one_instead_of_what_it_is_as
 @limit(60)
 def test_shutdown_wait_for_clients_waits_for_those_of_the_old_process(env):
     with env.pooler_with() as target:
-        encrypted = env.connect(target, tls=env.tls(), hostname="localhost")
-        encrypted.value("select 1")
+        stays = stayer(env, target)
+        stays.value("select 1")
         old = take_over(target.pooler)
         with reaped(old):
             console = env.connect(target, database="hawser", user="admin")
             console.execute("SHUTDOWN WAIT_FOR_CLIENTS")
             time.sleep(1)  # neither process ends
-            equal(encrypted.value("select 2"), "2")
-            encrypted.close()
+            equal(stays.value("select 2"), "2")
+            stays.close()
             ended(target.pooler, old)
             equal(target.pooler.wait(10), 0)
             target.pooler.process = None
@@ -782,10 +796,10 @@ def test_clients_that_the_old_process_had_sent_when_it_died_go_on(env):
 @limit(60)
 def test_the_new_process_learns_what_the_old_one_closes_of_pools_whose_clients_stay(env):
     with env.pooler_with(pool_size=6, query_wait_timeout="20s") as target:
-        encrypted = [env.connect(target, tls=env.tls(), hostname="localhost") for _ in range(6)]
-        for client in encrypted:
+        staying = [stayer(env, target) for _ in range(6)]
+        for client in staying:
             client.send(m.query("select pg_sleep(1)"))
-        for client in encrypted:
+        for client in staying:
             client.collect()
         old = take_over(target.pooler)
         with reaped(old):

@@ -44,6 +44,7 @@ use crate::pools::Connectings;
 use crate::shares::etcd::Etcd;
 use crate::socket::stream::connect_unix;
 use crate::tls::accept::Accepting;
+use crate::tls::kernel;
 use crate::tls::weaknesses;
 use crate::{process, serve, status};
 
@@ -330,7 +331,15 @@ impl Report {
             }
         };
         match Accepting::load(&config.reload.client_tls) {
-            Ok(Some(_)) => self.ok("TLS for clients: certificate and key match"),
+            Ok(Some(_)) => {
+                let moves = match kernel::why_not() {
+                    None => "clients in TLS can go inside, and to a new process".to_owned(),
+                    Some(reason) => {
+                        format!("clients in TLS do not go inside, nor to a new process: {reason}")
+                    }
+                };
+                self.ok(format!("TLS for clients: certificate and key match; {moves}"));
+            }
             Ok(None) => self.ok("TLS for clients is off"),
             Err(error) => self.fail(format!("TLS for clients: {error}")),
         }

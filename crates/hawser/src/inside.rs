@@ -19,7 +19,8 @@
 //! * without backends, or while one may have statements of an older schema, no client goes inside,
 //!   and those that are there come back
 //! * all clients of a room have settings under which plans give the same
-//! * clients of shared pools, over TLS, or with a limit that only a loop applies, stay with the loops
+//! * clients of shared pools, or with a limit that only a loop applies, stay with the loops, and so do those
+//!   whose TLS session the kernel does not take ([`crate::tls::kernel`])
 
 mod link;
 mod memory;

@@ -491,6 +491,7 @@ impl Login {
             let hello = async {
                 // In a storm it may have given up before its turn comes.
                 link.speaks().await?;
+                link.begin_records();
                 Ok::<_, Stop>(link)
             };
             let link = limits.wait(Awaited::Encryption, network, hello).await?;

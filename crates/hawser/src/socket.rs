@@ -25,8 +25,12 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::path::Path;
 
 use hawser_pooler::relay::{Mptcp, Socket};
+use hawser_sys::ktls;
 use hawser_sys::stream as sys;
 
+use crate::tls::accept::RECORD_BYTES;
+use crate::tls::kernel::{self, Records};
+use stream::{Parts, Polite};
 pub use wire::Wire;
 
 /// Ciphertext that is read at once.
@@ -59,7 +63,9 @@ pub enum Conn {
     /// TCP or unix socket.
     Plain(Wire),
     /// The same, encrypted.
-    Tls(Box<TlsConn>),
+    Tls(Polite<TlsConn>),
+    /// Encrypted by the kernel: see [`kernel`].
+    Kernel(Wire),
 }
 
 /// An encrypted connection.
@@ -70,6 +76,8 @@ pub struct TlsConn {
     /// Ciphertext that was read and that rustls has not taken, because its plaintext did not fit
     /// into the reader's buffer. Mostly empty.
     untaken: Vec<u8>,
+    /// Of all that rustls has been given; `None`: not known.
+    records: Option<Records>,
 }
 
 /// Writes to a connection without waiting.
@@ -91,8 +99,8 @@ impl Write for Sender<'_> {
 
 impl TlsConn {
     /// From a session after its handshake. The second value is what it has already decrypted.
-    fn new(fd: Wire, session: rustls::Connection) -> (Self, Vec<u8>) {
-        let mut conn = Self { fd, session, untaken: Vec::new() };
+    fn new(fd: Wire, session: rustls::Connection, records: Option<Records>) -> (Self, Vec<u8>) {
+        let mut conn = Self { fd, session, untaken: Vec::new(), records };
         conn.session.set_buffer_limit(Some(TLS_BUFFER_BYTES));
         let mut early = Vec::new();
         // An error (empty, or the end) leaves earlier bytes in `early`, and is repeated at the next
@@ -110,10 +118,22 @@ impl TlsConn {
         Ok(())
     }
 
-    /// Sends a close_notify, as far as that is possible without waiting.
-    fn part(&mut self) {
-        self.session.send_close_notify();
-        let _ = self.push();
+    /// Whether the kernel may get it, once it [is between two records](Self::is_between_records).
+    fn can_be_kernels(&self) -> bool {
+        self.records.is_some() && !self.fd.comes_back() && kernel::takes(&self.session)
+    }
+
+    fn is_between_records(&mut self) -> bool {
+        // An answer to a KeyUpdate waits for the next write, and there is no other way to ask for it.
+        let _ = self.session.writer().write(&[]);
+        let is_whole = self.records.as_ref().is_some_and(Records::are_whole);
+        is_whole
+            && self.untaken.is_empty()
+            && self.push().is_ok()
+            && self
+                .session
+                .process_new_packets()
+                .is_ok_and(|state| state.plaintext_bytes_to_read() == 0 && !state.peer_has_closed())
     }
 
     /// Gives ciphertext to rustls and takes plaintext until one of them ends. Returns how much
@@ -136,7 +156,11 @@ impl TlsConn {
                 break;
             }
         }
-        Ok(ciphertext.len() - rest.len())
+        let taken = ciphertext.len() - rest.len();
+        if let Some(records) = &mut self.records {
+            records.pass(&ciphertext[..taken]);
+        }
+        Ok(taken)
     }
 
     /// Takes decrypted bytes. `true` at the end of the stream.
@@ -233,11 +257,38 @@ impl TlsConn {
     }
 }
 
-impl Drop for TlsConn {
-    /// Without a close_notify its peer takes the end for a failure or an attack.
-    fn drop(&mut self) {
-        self.part();
+impl Parts for TlsConn {
+    fn part(&mut self) {
+        self.session.send_close_notify();
+        let _ = self.push();
     }
+}
+
+impl Conn {
+    /// The same connection, whose session the kernel has.
+    pub fn with_kernels_session(self) -> Self {
+        match self {
+            Self::Plain(wire) => Self::Kernel(wire),
+            other => other,
+        }
+    }
+}
+
+/// Writes what fits, in records of the size that clients have room for.
+fn send_in_records(wire: &Wire, buf: &[u8]) -> io::Result<usize> {
+    let mut taken = 0;
+    for record in buf.chunks(RECORD_BYTES) {
+        match wire.send(record) {
+            Ok(sent) => taken += sent,
+            // The next write repeats it.
+            Err(_) if taken > 0 => break,
+            Err(error) => return Err(error),
+        }
+        if taken % RECORD_BYTES != 0 {
+            break;
+        }
+    }
+    Ok(taken)
 }
 
 impl Socket for Conn {
@@ -248,6 +299,12 @@ impl Socket for Conn {
         match self {
             Self::Plain(wire) => wire.recv(buf),
             Self::Tls(tls) => tls.read(buf),
+            Self::Kernel(wire) => match wire.recv(buf) {
+                Err(error) if error.raw_os_error() == Some(ktls::NOT_DATA) => {
+                    kernel::read_other(wire)
+                }
+                read => read,
+            },
         }
     }
 
@@ -256,27 +313,30 @@ impl Socket for Conn {
         match self {
             Self::Plain(wire) => wire.send(buf),
             Self::Tls(tls) => tls.write(buf),
+            Self::Kernel(wire) => send_in_records(wire, buf),
         }
     }
 
     #[inline]
     fn flush(&mut self) -> io::Result<()> {
         match self {
-            Self::Plain(_) => Ok(()),
+            Self::Plain(_) | Self::Kernel(_) => Ok(()),
             Self::Tls(tls) => tls.push(),
         }
     }
 
     fn has_unsent(&self) -> bool {
         match self {
-            Self::Plain(_) => false,
+            Self::Plain(_) | Self::Kernel(_) => false,
             Self::Tls(tls) => tls.session.wants_write(),
         }
     }
 
     fn shutdown(&mut self) {
-        if let Self::Tls(tls) = self {
-            tls.part();
+        match self {
+            Self::Plain(_) => {}
+            Self::Tls(tls) => tls.part(),
+            Self::Kernel(wire) => kernel::part(wire),
         }
         // The descriptor is closed next, which sends all that shutdown(2) would.
     }
@@ -295,17 +355,39 @@ impl Socket for Conn {
     }
 
     fn is_encrypted(&self) -> bool {
-        matches!(self, Self::Tls(_))
+        matches!(self, Self::Tls(_) | Self::Kernel(_))
     }
 
     fn can_move(&self) -> bool {
-        // One that may bypass TCP belongs to a local program of this process.
-        matches!(self, Self::Plain(wire) if !wire.comes_back())
+        match self {
+            // One that may bypass TCP belongs to a local program of this process.
+            Self::Plain(wire) | Self::Kernel(wire) => !wire.comes_back(),
+            Self::Tls(tls) => tls.can_be_kernels(),
+        }
+    }
+
+    fn let_go(&mut self) -> bool {
+        let Self::Tls(tls) = self else { return true };
+        if !tls.is_between_records() {
+            return false;
+        }
+        if ktls::attach(&tls.fd).is_err() {
+            tls.records = None; // MPTCP and the like: not asked again
+            return false;
+        }
+        let TlsConn { fd, session, .. } = tls.take();
+        let result = kernel::hand_over(&fd, session);
+        if let Err(error) = &result {
+            tracing::warn!(%error, "a client is disconnected: the kernel has not taken its TLS session");
+            let _ = sys::shutdown_both(&fd);
+        }
+        *self = Self::Kernel(fd);
+        result.is_ok()
     }
 
     fn mptcp(&self) -> Option<Mptcp> {
         let fd = match self {
-            Self::Plain(fd) => fd,
+            Self::Plain(fd) | Self::Kernel(fd) => fd,
             Self::Tls(tls) => &tls.fd,
         };
         // The kernel is not asked about others.
@@ -330,7 +412,7 @@ impl Socket for Conn {
 impl AsFd for Conn {
     fn as_fd(&self) -> BorrowedFd<'_> {
         match self {
-            Self::Plain(fd) => fd.as_fd(),
+            Self::Plain(fd) | Self::Kernel(fd) => fd.as_fd(),
             Self::Tls(tls) => tls.fd.as_fd(),
         }
     }

@@ -23,7 +23,7 @@
 //!
 //! # Why two processes, and not exec
 //! The new one may fail to start while the old one serves. An exec could not carry over TLS
-//! sessions either: rustls keeps their keys in its memory.
+//! sessions either where the kernel does not take them: rustls keeps their keys in its memory.
 
 pub mod giving;
 pub mod order;

@@ -2,7 +2,7 @@
 //!
 //! # Model
 //! Files become a rustls configuration once, at load; a connection only clones an [`Arc`] of it.
-//! A reload, or a changed file, makes a new one; connections that are open keep theirs.
+//! A reload, or a changed file, makes a new one; connections that are open keep theirs. A session can go to the [`kernel`].
 //!
 //! # Invariants
 //! * a configuration that does not load is never put in force: the old one stays
@@ -14,6 +14,7 @@
 pub mod accept;
 mod certificate;
 pub mod connect;
+pub mod kernel;
 #[cfg(test)]
 pub(crate) mod tests;
 mod verify;

@@ -14,6 +14,7 @@ pub mod epoll;
 pub mod eventfd;
 pub mod exclusive;
 pub mod interfaces;
+pub mod ktls;
 pub mod listen;
 pub mod memory;
 pub mod mptcp;

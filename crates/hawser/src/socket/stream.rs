@@ -21,6 +21,7 @@ use tokio_rustls::{client, server};
 use hawser_sys::stream as sys;
 
 use super::{Conn, TlsConn};
+use crate::tls::kernel::Records;
 
 /// If less is asked for, this much is read, and the rest put back.
 const READ_AHEAD_BYTES: usize = 512;
@@ -38,6 +39,8 @@ pub struct Link {
     flows: Option<Arc<Flows>>,
     /// It may bypass TCP: a short read does not mean that there is nothing more.
     comes_back: bool,
+    /// Of what has been read, since [`Link::begin_records`].
+    records: Option<Records>,
 }
 
 #[derive(Debug)]
@@ -93,6 +96,7 @@ impl Link {
             server_watch: None,
             flows: None,
             comes_back: false,
+            records: None,
         }
     }
 
@@ -104,6 +108,11 @@ impl Link {
     /// Puts bytes back: they are read next.
     pub fn put_back(&mut self, bytes: &[u8]) {
         self.put_back.splice(0..0, bytes.iter().copied());
+    }
+
+    /// What is read from now on are records of TLS.
+    pub fn begin_records(&mut self) {
+        self.records = Some(Records::default());
     }
 
     /// Whether there is something to read right now.
@@ -231,6 +240,21 @@ impl AsFd for Link {
 impl AsyncRead for Link {
     fn poll_read(
         mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let before = buf.filled().len();
+        let read = self.poll_bytes(context, buf);
+        if let Some(records) = &mut self.records {
+            records.pass(&buf.filled()[before..]);
+        }
+        read
+    }
+}
+
+impl Link {
+    fn poll_bytes(
+        &mut self,
         context: &mut Context<'_>,
         buf: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
@@ -389,6 +413,11 @@ impl<T: Parts> From<T> for Polite<T> {
 
 impl<T: Parts> Polite<T> {
     fn into_inner(mut self) -> T {
+        self.take()
+    }
+
+    /// To be dropped next.
+    pub(super) fn take(&mut self) -> T {
         *self.0.take().expect("only this takes it")
     }
 }
@@ -397,13 +426,13 @@ impl<T: Parts> Deref for Polite<T> {
     type Target = T;
 
     fn deref(&self) -> &T {
-        self.0.as_ref().expect("only `into_inner` takes it")
+        self.0.as_ref().expect("only `take` takes it")
     }
 }
 
 impl<T: Parts> DerefMut for Polite<T> {
     fn deref_mut(&mut self) -> &mut T {
-        self.0.as_mut().expect("only `into_inner` takes it")
+        self.0.as_mut().expect("only `take` takes it")
     }
 }
 
@@ -483,14 +512,15 @@ impl Stream {
                 (link, rustls::Connection::from(session))
             }
         };
+        let records = link.records;
         let (fd, put_back) = link.into_fd()?;
         if !put_back.is_empty() {
             // rustls always has room for what was read ahead, and so takes it back. Otherwise the
             // loop would begin in the middle of a record.
             return Err(io::Error::other("ciphertext was left behind by the handshake"));
         }
-        let (conn, early) = TlsConn::new(fd.into(), session);
-        Ok((Conn::Tls(Box::new(conn)), early))
+        let (conn, early) = TlsConn::new(fd.into(), session, records);
+        Ok((Conn::Tls(conn.into()), early))
     }
 }
 

@@ -3,7 +3,7 @@
 use std::os::unix::net::UnixStream as StdUnixStream;
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::UnixStream;
+use tokio::net::{TcpListener, TcpStream, UnixStream};
 
 use super::stream::{Link, Stream};
 use super::*;
@@ -72,6 +72,81 @@ async fn megabytes_cross_a_tls_connection_in_any_pieces() {
         assert!(pump(&mut far, &mut near, &bytes, step) == bytes, "from the client, {step}");
         assert!(would_block(near.read(&mut [0; 10])));
         assert!(near.is_encrypted());
+    }
+}
+
+/// As [`tls_pair`], over TCP, as the loops have them; and whether the kernel takes the session of ours.
+async fn tcp_conns() -> (Conn, Conn, bool) {
+    let pki = Pki::new();
+    let accepting = Accepting::load(&pki.accept_settings(TlsMode::Require)).unwrap().unwrap();
+    let connecting = Connecting::load(&pki.connect_settings(TlsMode::VerifyFull)).unwrap();
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let far = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
+    let mut near = Link::from(listener.accept().await.unwrap().0);
+    near.begin_records();
+    let connector = connecting.connector().unwrap();
+    let connect = connector.connect(server_name("localhost").unwrap(), Link::from(far));
+    let (near, far) = tokio::join!(accepting.acceptor().accept(near), connect);
+    let (near, _) = Stream::FromClient(near.unwrap().into()).into_conn().unwrap();
+    let (far, _) = Stream::ToServer(far.unwrap().into()).into_conn().unwrap();
+    let goes = near.can_move();
+    if let Some(reason) = kernel::why_not() {
+        assert!(!goes);
+        eprintln!("skipped: {reason}");
+    }
+    (near, far, goes)
+}
+
+#[tokio::test]
+async fn a_session_goes_to_the_kernel_between_two_records() {
+    let (mut near, mut far, goes) = tcp_conns().await;
+    if !goes {
+        return;
+    }
+    let bytes: Vec<u8> = (0..300_000u32).map(|at| (at * 7 % 251) as u8).collect();
+    assert!(pump(&mut near, &mut far, &bytes, 4096) == bytes);
+    assert!(pump(&mut far, &mut near, &bytes, 4096) == bytes);
+    let (Conn::Tls(tls), Conn::Tls(client)) = (&mut near, &mut far) else { panic!() };
+    // A record of which half has come.
+    let mut record = Vec::new();
+    client.session.writer().write_all(b"in two").unwrap();
+    client.session.write_tls(&mut record).unwrap();
+    assert_eq!(client.fd.send(&record[..9]).unwrap(), 9);
+    assert!(would_block(tls.read(&mut [0; 10])));
+    assert!(!near.let_go());
+    let Conn::Tls(client) = &mut far else { panic!() };
+    assert_eq!(client.fd.send(&record[9..]).unwrap(), record.len() - 9);
+    let mut buf = [0; 10];
+    assert_eq!(near.read(&mut buf).unwrap(), 6);
+    // A client's change of keys, which is to be answered.
+    let Conn::Tls(client) = &mut far else { panic!() };
+    client.session.refresh_traffic_keys().unwrap();
+    far.flush().unwrap();
+    assert!(would_block(near.read(&mut buf)));
+    assert!(near.let_go());
+    assert!(matches!(near, Conn::Kernel(_)) && near.is_encrypted() && near.can_move());
+    for step in [100, 16_384] {
+        assert!(pump(&mut near, &mut far, &bytes, step) == bytes, "to the client, {step}");
+        assert!(pump(&mut far, &mut near, &bytes, step) == bytes, "from the client, {step}");
+    }
+    assert!(would_block(near.read(&mut buf)));
+    near.shutdown();
+    assert_eq!(far.read(&mut buf).unwrap(), 0);
+    let Conn::Tls(client) = &mut far else { panic!() };
+    assert!(client.at_end(), "that was a close_notify");
+    far.shutdown();
+    assert_eq!(near.read(&mut buf).unwrap(), 0);
+}
+
+#[tokio::test]
+async fn a_client_that_changes_keys_which_the_kernel_has_is_refused() {
+    let (mut near, mut far, goes) = tcp_conns().await;
+    if goes && near.let_go() {
+        let Conn::Tls(client) = &mut far else { panic!() };
+        client.session.refresh_traffic_keys().unwrap();
+        far.flush().unwrap();
+        let error = near.read(&mut [0; 10]).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::InvalidData);
     }
 }
 

@@ -29,8 +29,10 @@ use crate::auth::md5::Md5Hash;
 use crate::auth::scram::ScramVerifier;
 use crate::auth::secret::{Password, Secret};
 
-/// What records may need of their reader beyond the first version. None yet.
-const KNOWN_NEEDS: [&str; 0] = [];
+/// What records may need of their reader beyond the first version: that the client's TLS session, which the
+/// kernel has, is not taken for plaintext.
+const KNOWN_NEEDS: [&str; 1] = [KERNEL_TLS];
+const KERNEL_TLS: &str = "kernel_tls";
 
 /// Bytes, as a string of Latin-1.
 #[derive(Clone, PartialEq, Eq, Debug, Default, derive_more::From)]
@@ -119,6 +121,8 @@ pub struct Client {
     /// The user that logged in, if another than the pool's.
     user: Option<String>,
     mptcp: bool,
+    /// What its TLS session is, which the kernel has; empty: none.
+    tls: String,
     connected_ago_us: u64,
     mode: String,
     values: Pairs,
@@ -188,7 +192,7 @@ impl Client {
             told: told.clone().map(Into::into),
         });
         Self {
-            needs: Vec::new(),
+            needs: (!about.tls().is_empty()).then(|| KERNEL_TLS.to_owned()).into_iter().collect(),
             process: *process,
             secret: (&**secret).into(),
             peer: match &about.peer {
@@ -198,6 +202,7 @@ impl Client {
             },
             user: about.user().map(str::to_owned),
             mptcp: about.mptcp(),
+            tls: about.tls().to_owned(),
             connected_ago_us: now.micros_since(about.connected),
             mode: mode_name(*mode).to_owned(),
             values: values.pairs.iter().map(|(n, v)| ((&**n).into(), (&**v).into())).collect(),
@@ -221,7 +226,8 @@ impl Client {
         }
         let ago = |us: u64| Time::from_micros(now.as_micros().saturating_sub(us));
         let peer = self.peer.map_or(PeerAddress::Unix, Into::into);
-        let about = ClientAbout::new(peer, self.user.as_deref(), "", ago(self.connected_ago_us));
+        let about =
+            ClientAbout::new(peer, self.user.as_deref(), &self.tls, ago(self.connected_ago_us));
         let about = if self.mptcp { about.over_mptcp() } else { about };
         let statement = |one: &Statement| StatementRecord {
             name: one.name.0.clone(),
@@ -259,6 +265,11 @@ impl Client {
     /// Whether it came over MPTCP.
     pub fn is_mptcp(&self) -> bool {
         self.mptcp
+    }
+
+    /// Whether the kernel has its TLS session.
+    pub fn is_tls(&self) -> bool {
+        !self.tls.is_empty()
     }
 }
 
@@ -346,7 +357,7 @@ mod tests {
         let about = ClientAbout::new(
             SocketAddr::from(([10, 0, 0, 1], 4711)).into(),
             Some("ann"),
-            "",
+            "TLSv1.3/TLS_AES_256_GCM_SHA384",
             Time::from_micros(1_000_000),
         );
         ClientRecord {
@@ -384,6 +395,7 @@ mod tests {
         assert!(after.secret == before.secret);
         assert_eq!(after.about.peer, before.about.peer);
         assert_eq!(after.about.user(), Some("ann"));
+        assert_eq!((read.is_tls(), after.about.tls()), (true, before.about.tls()));
         assert!(after.about.mptcp());
         assert_eq!(came.micros_since(after.about.connected), 4_000_000);
         assert_eq!(came.micros_since(after.since), 3_000_000);

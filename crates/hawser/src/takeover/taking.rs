@@ -264,7 +264,7 @@ impl Taker {
             }
         }
         let (conn, _none_is_early) = Stream::Plain(link).into_conn()?;
-        Ok(conn)
+        Ok(if record.is_tls() { conn.with_kernels_session() } else { conn })
     }
 
     /// A pool for the clients of one of the predecessor's pools. `None`: the configuration has none.

@@ -17,7 +17,9 @@ use rustls::sign::SingleCertAndKey;
 use tokio_rustls::TlsAcceptor;
 
 use super::verify::ClientCheck;
-use super::{ALPN, FileStamps, TlsError, authorities, certified_key, provider_with, versions};
+use super::{
+    ALPN, FileStamps, TlsError, authorities, certified_key, kernel, provider_with, versions,
+};
 use crate::auth::certificate::end_point_hash;
 use crate::config::TlsMode;
 use crate::config::registry::ClientTlsSettings;
@@ -27,7 +29,7 @@ const TICKETS: usize = 1;
 /// Plaintext in one record, as PostgreSQL writes them. libpq may have no more room (`pqReadData`):
 /// the rest of a longer record stays with OpenSSL, and a client that reads without blocking waits
 /// for the socket, which has nothing more.
-const RECORD_BYTES: usize = 8192;
+pub const RECORD_BYTES: usize = 8192;
 /// What rustls counts in beside it.
 const RECORD_HEADER_BYTES: usize = 5;
 
@@ -86,6 +88,8 @@ impl Accepting {
             rustls::crypto::ring::Ticketer::new().map_err(|error| unusable(&error))?;
         config.send_tls13_tickets = TICKETS;
         config.max_fragment_size = Some(RECORD_BYTES + RECORD_HEADER_BYTES);
+        // For a client that leaves this process.
+        config.enable_secret_extraction = kernel::why_not().is_none();
         Ok(Some(Self { config: Arc::new(config), end_point, stamps }))
     }
 }
@@ -120,6 +124,9 @@ pub struct Acceptor {
 impl Acceptor {
     /// With this state in force.
     pub fn new(state: Option<Accepting>) -> Self {
+        if let Some(reason) = state.as_ref().and_then(|_| kernel::why_not()) {
+            tracing::info!(reason, "clients in TLS do not go inside, nor to a new process");
+        }
         Self { current: ArcSwapOption::from_pointee(state) }
     }
 

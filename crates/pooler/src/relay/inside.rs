@@ -175,7 +175,6 @@ impl<S: Socket> Client<S> {
         let may = is_at_rest
             && self.is_plain()
             && !pool.is_shared_by_users()
-            && !self.socket.is_encrypted()
             && self.socket.can_move()
             && self.session.basis == pool.basis()
             && settings.iter().all(is_plain_setting)

@@ -50,8 +50,13 @@ pub trait Socket: Send {
     fn is_encrypted(&self) -> bool {
         false
     }
-    /// Whether another process can continue it, from its descriptor alone.
+    /// Whether another process can continue it, from its descriptor alone, after [`Socket::let_go`].
     fn can_move(&self) -> bool {
+        true
+    }
+    /// Leaves nothing in this process that another one needs, the keys of TLS in particular. False: not now. To be
+    /// called when all that has come has been read.
+    fn let_go(&mut self) -> bool {
         true
     }
     /// Its current MPTCP state; `None` without MPTCP.

@@ -20,7 +20,7 @@
 //! * at most as many move at once as the host has asked for: others continue here
 //!
 //! # What stays
-//! TLS, for its keys cannot be taken out of rustls; whatever pins; session mode and replication;
+//! TLS where the kernel does not take its keys ([`Socket::let_go`]); whatever pins; session mode and replication;
 //! clients of users that share server connections; clients that listen, or have statements of SQL's
 //! PREPARE: until that ends.
 
@@ -173,7 +173,7 @@ impl<S: Socket> Client<S> {
             at_socket,
         } = self;
         let Record { about, secret, start, _permit: _ } = &**record;
-        if socket.is_encrypted() || !socket.can_move() {
+        if !socket.can_move() {
             return Err(Stays::ForGood);
         }
         if serving.mode == PoolMode::Session || serving.is_exclusive() || pool.is_shared_by_users()

@@ -40,6 +40,9 @@ impl<S: Socket> Engine<S> {
             let Some(client) = self.clients.get_mut(slot) else { continue };
             let pool = self.pools[client.pool as usize].pool.clone();
             let Some(session) = client.to_inside(&pool) else { continue };
+            if !client.socket.let_go() {
+                continue;
+            }
             client.serving.state = ClientState::Inside;
             client.times.begin(now);
             host.unwatch(&client.socket, self.id);

@@ -96,7 +96,10 @@ impl<S: Socket> Engine<S> {
                 return None;
             }
         };
-        host.unwatch(&client.socket, self.id);
+        if !self.clients.get_mut(slot)?.socket.let_go() {
+            return None;
+        }
+        host.unwatch(&self.clients.get(slot)?.socket, self.id);
         self.process_ids.give_back(slot.index);
         self.inside.forget(slot);
         let Client { socket, record: own, .. } = self.clients.remove(slot)?;
