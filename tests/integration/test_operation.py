@@ -426,7 +426,7 @@ def test_check_logs_in_and_tells_peer_from_a_wrong_password(env):
         return line
     assert line_with('user "app" can log in to').startswith("ok"), check()
     unverified = line_with('"unverified"')
-    assert unverified.startswith("warn") and "TLS with server" in unverified and "server_tls_ca_file" in unverified, unverified
+    assert unverified.startswith("warn") and "TLS with server" in unverified and "see docs/security.md" in unverified, unverified
     wrong, system = line_with('"wrong"'), line_with('"system"')
     assert wrong.startswith("warn") and "the password is wrong, or there is no such role" in wrong, wrong
     assert system.startswith("warn") and "`peer` or `ident`" in system and "127.0.0.1:5432" in system, system

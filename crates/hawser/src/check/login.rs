@@ -149,7 +149,7 @@ impl Places {
         let (all, kept) = (self.all, self.kept);
         let text = format!(
             "server {server} has max_connections = {all}, of which {kept} are reserved, and the pools may open \
-             {pools} with one user for each database, Hawser's own connections included"
+             {pools} with one user for each database, reserves and Hawser's own connections included"
         );
         Some(if pools > all - kept {
             let advice = "set max_server_connections_per_server, or smaller pools";
