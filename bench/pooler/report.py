@@ -5,7 +5,7 @@ import os
 from statistics import median
 
 import plot
-from targets import FLAT, INSIDE, TARGETS, flatness, measure, rounds_of, values, verdict
+from targets import FLAT, INSIDE, INSIDE_TARGETS, TARGETS, flatness, measure, rounds_of, values, verdict
 
 # (figure, heading, form): the columns of the table of all medians, where anybody has them.
 COLUMNS = [
@@ -66,7 +66,7 @@ def table(headings, rows):
 
 def target_table(data):
     rows = []
-    for target in TARGETS:
+    for target in TARGETS + (INSIDE_TARGETS if INSIDE in data["contestants"] else []):
         found = measure(data, target)
         middle, met = verdict(target, found)
         measured = "-"

@@ -146,6 +146,9 @@ TARGETS = [
            ratio("listen", "tps", "direct"), 0.5, 1.0, True),
     Target("1,000 clients that LISTEN", "p99 at 1,000 a second",
            own("listen", "p99_us"), 5000.0, 2000.0, False, "{:.0f} us"),
+]  # fmt: skip
+# Of Hawser inside the server, where it takes part.
+INSIDE_TARGETS = [
     Target("inside the server: prepared, 1,000 clients", "TPS, relative to direct with 10 clients",
            beside("prepared_1000", "prepared_10", "tps", INSIDE, "direct"), 0.95, 1.15, True),
     *(Target(f"inside: {row}", f"TPS, relative to {title}", ratio(case, "tps", other, INSIDE), *bounds, True)
