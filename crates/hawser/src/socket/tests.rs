@@ -82,7 +82,10 @@ async fn tcp_conns() -> (Conn, Conn, bool) {
     let connecting = Connecting::load(&pki.connect_settings(TlsMode::VerifyFull)).unwrap();
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let far = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
-    let mut near = Link::from(listener.accept().await.unwrap().0);
+    let near = listener.accept().await.unwrap().0;
+    // What one end sends the other one has at once.
+    [&near, &far].map(|end| end.set_nodelay(true).unwrap());
+    let mut near = Link::from(near);
     near.begin_records();
     let connector = connecting.connector().unwrap();
     let connect = connector.connect(server_name("localhost").unwrap(), Link::from(far));
