@@ -188,6 +188,9 @@ struct Demo {
     /// Number of server connections.
     #[arg(long, value_name = "N", default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..=500))]
     pool_size: u32,
+    /// Show a bad query, a rule that limits it, and a failover: in 40 seconds, or --seconds.
+    #[arg(long)]
+    trouble: bool,
 }
 
 #[derive(Debug, Args)]
@@ -233,8 +236,8 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
             Ok(code) => return code,
             Err(error) => Err(error),
         },
-        Command::Demo(Demo { clients, seconds, pool_size }) => {
-            demo::run(&demo::Options { clients, seconds, pool_size })
+        Command::Demo(Demo { clients, seconds, pool_size, trouble }) => {
+            demo::run(&demo::Options { clients, seconds, pool_size, trouble })
                 .map_err(|error| error.to_string())
         }
         Command::Import(arguments) => import_(&arguments),
