@@ -104,6 +104,7 @@ TYPED = {
     r"install target/release/hawser /usr/local/bin/": "it would change this machine; the copy in the next is tested",
     r"(install|systemd-sysusers|editor|systemctl)\b.*": "test_packages.test_the_steps_without_a_package_lead_to_a_service",
     r"hawser check --as hawser -c /etc/hawser/hawser.toml": "test_packages.test_the_steps_without_a_package_lead_to_a_service",
+    r"hawser doctor": "test_doctor.test_nothing_is_found_where_nothing_is_wrong",
     r"hawser status": "test_packages.test_debians_pgbouncer_unit_runs_hawser_by_the_drop_in_of_the_page",
     r"psql -h 127.0.0.1 -p 6432 -U USER hawser": "test_docs.test_the_first_five_minutes_work",
     r"hawser serve --server \S+": "test_docs.test_what_the_first_page_shows_works_in_an_empty_directory",

@@ -729,6 +729,24 @@ def test_demo_stays_on_one_screen_with_the_dashboards_address_at_its_foot(env):
 
 
 @pooler_only
+@limit(120)
+def test_demo_shows_a_bad_query_its_limit_and_a_failover_without_an_error(env):
+    said = subprocess.run([binary(), "demo", "--trouble", "--clients", "10", "--pool-size", "4", "--seconds", "12"],
+                          capture_output=True, text=True, env={**os.environ, "PG_BIN": str(env.cluster.bin)})
+    equal(said.returncode, 0, said.stdout + said.stderr)
+    told = [line for line in said.stdout.splitlines() if line.startswith("---")]
+    steps = [r"watch it: hawser top --socket \S+", r"8 clients begin to run: SELECT sum", r"hawser top: load [\d.]+ .*select sum",
+             r"hawser doctor: .*select sum", r"hawser=# RULE ADD trouble DIGEST [0-9a-f]{16} MAX_RUNNING 1", r"hawser=# RULE DROP",
+             r"hawser=# SWITCHOVER demo", r"\$ pg_ctl stop -m fast", r"\$ pg_ctl promote", r"another server is the primary"]
+    for step, line in zip(steps, told, strict=True):
+        assert re.match(f"--- {step}", line), (step, line)
+    rates = re.search(r"transactions/s: ([\d,]+) before, ([\d,]+) with the bad query, ([\d,]+) once it is limited; "
+                      r"failover: 0 errors, the longest transaction \S+ m?s", said.stdout)
+    before, troubled, limited = (int(rate.replace(",", "")) for rate in rates.groups())
+    assert before > 2 * troubled < limited, rates[0]
+
+
+@pooler_only
 def test_idle_it_uses_no_cpu(env):
     for _ in range(20):
         env.connect().value("select 1")

@@ -15,6 +15,7 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use clap::{Args, Parser, Subcommand};
+use serde::Serialize;
 use tokio::signal::unix::SignalKind;
 
 use crate::check::Checked;
@@ -22,7 +23,8 @@ use crate::config::{Config, Overrides, SETTINGS_VARIABLE, ServerUrl};
 use crate::process::path_of;
 use crate::serve::{Begins, Manner};
 use crate::{
-    bypass, cc, check, demo, import, link, logging, login, mptcp, rds, serve, status, top, wan,
+    bypass, cc, check, demo, doctor, import, link, logging, login, mptcp, rds, serve, status, top,
+    wan,
 };
 pub(crate) use hawser_sys::terminal::print;
 
@@ -62,6 +64,8 @@ enum Command {
     Status(Status),
     /// Watch the running Hawser in the terminal: pools, waits, pins, errors.
     Top(Top),
+    /// Say why the running Hawser is slow, and what to change first. Exit code 1 if there is something.
+    Doctor(Doctor),
     /// Run a demonstration: a throw-away PostgreSQL, Hawser in front of it, and a load.
     Demo(Demo),
     /// Print a hawser.toml that does the same as a pgbouncer.ini.
@@ -145,12 +149,8 @@ struct Running {
 
 #[derive(Debug, Args)]
 struct Status {
-    /// The configuration of the running Hawser, which names its control socket.
-    #[arg(short, long, value_name = "FILE")]
-    config: Option<PathBuf>,
-    /// Its control socket.
-    #[arg(long, value_name = "PATH", conflicts_with = "config")]
-    socket: Option<PathBuf>,
+    #[command(flatten)]
+    running: Running,
     /// As JSON.
     #[arg(long)]
     json: bool,
@@ -158,15 +158,23 @@ struct Status {
 
 #[derive(Debug, Args)]
 struct Top {
-    /// The configuration of the running Hawser, which names its control socket.
-    #[arg(short, long, value_name = "FILE")]
-    config: Option<PathBuf>,
-    /// Its control socket.
-    #[arg(long, value_name = "PATH", conflicts_with = "config")]
-    socket: Option<PathBuf>,
+    #[command(flatten)]
+    running: Running,
     /// Seconds between updates.
     #[arg(long, value_name = "SECONDS", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=3600))]
     interval: u64,
+}
+
+#[derive(Debug, Args)]
+struct Doctor {
+    #[command(flatten)]
+    running: Running,
+    /// Seconds to watch.
+    #[arg(long, value_name = "SECONDS", default_value_t = 3, value_parser = clap::value_parser!(u64).range(1..=3600))]
+    seconds: u64,
+    /// As JSON.
+    #[arg(long)]
+    json: bool,
 }
 
 #[derive(Debug, Args)]
@@ -180,6 +188,9 @@ struct Demo {
     /// Number of server connections.
     #[arg(long, value_name = "N", default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..=500))]
     pool_size: u32,
+    /// Show a bad query, a rule that limits it, and a failover: in 40 seconds, or --seconds.
+    #[arg(long)]
+    trouble: bool,
 }
 
 #[derive(Debug, Args)]
@@ -221,8 +232,12 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
         Command::Rds(arguments) => return arguments.run(),
         Command::Status(arguments) => status_(&arguments),
         Command::Top(arguments) => top_(&arguments),
-        Command::Demo(Demo { clients, seconds, pool_size }) => {
-            demo::run(&demo::Options { clients, seconds, pool_size })
+        Command::Doctor(arguments) => match doctor_(&arguments) {
+            Ok(code) => return code,
+            Err(error) => Err(error),
+        },
+        Command::Demo(Demo { clients, seconds, pool_size, trouble }) => {
+            demo::run(&demo::Options { clients, seconds, pool_size, trouble })
                 .map_err(|error| error.to_string())
         }
         Command::Import(arguments) => import_(&arguments),
@@ -269,7 +284,7 @@ fn check_(Check { config, pgbouncer, server, user, strict }: &Check) -> Result<E
 
 /// Signals the running process. Returns its control socket, and what it was before.
 fn signal(arguments: &Running, kind: SignalKind) -> Result<(PathBuf, status::Status), String> {
-    let found = running(arguments.socket.as_deref(), arguments.config.as_deref())?;
+    let found = running(arguments)?;
     let pid = found.1.pid;
     hawser_sys::process::send_signal(pid, kind.as_raw_value())
         .map_err(|error| format!("process {pid} cannot be signalled: {error}"))?;
@@ -366,31 +381,44 @@ fn standard_file(or: &str) -> Result<PathBuf, String> {
 }
 
 fn status_(arguments: &Status) -> Result<(), String> {
-    let (_, status) = running(arguments.socket.as_deref(), arguments.config.as_deref())?;
-    if arguments.json {
-        let json = serde_json::to_string_pretty(&status).map_err(|error| error.to_string())?;
-        print(&(json + "\n"));
-    } else {
-        print(&status.to_text());
-    }
+    let (_, status) = running(&arguments.running)?;
+    print_as(arguments.json, &status, status::Status::to_text)
+}
+
+/// Prints an answer as JSON, or for reading.
+fn print_as<T: Serialize>(
+    json: bool,
+    answer: &T,
+    text: impl Fn(&T) -> String,
+) -> Result<(), String> {
+    let text = match json {
+        true => serde_json::to_string_pretty(answer).map_err(|error| error.to_string())? + "\n",
+        false => text(answer),
+    };
+    print(&text);
     Ok(())
 }
 
+fn doctor_(arguments: &Doctor) -> Result<ExitCode, String> {
+    let (socket, _) = running(&arguments.running)?;
+    let report = doctor::Report::of(&socket, Duration::from_secs(arguments.seconds))
+        .map_err(|error| format!("{}: {error}", socket.display()))?;
+    print_as(arguments.json, &report, doctor::Report::to_text)?;
+    Ok(ExitCode::from(u8::from(!report.findings.is_empty())))
+}
+
 fn top_(arguments: &Top) -> Result<(), String> {
-    let (socket, _) = running(arguments.socket.as_deref(), arguments.config.as_deref())?;
+    let (socket, _) = running(&arguments.running)?;
     let interval = Duration::from_secs(arguments.interval);
     top::run(&socket, interval).map_err(|error| error.to_string())
 }
 
 /// The control socket of a running process, and its first answer.
-fn running(
-    socket: Option<&Path>,
-    config: Option<&Path>,
-) -> Result<(PathBuf, status::Status), String> {
-    let sockets = match socket {
-        Some(path) => vec![path.to_owned()],
+fn running(which: &Running) -> Result<(PathBuf, status::Status), String> {
+    let sockets = match &which.socket {
+        Some(path) => vec![path.clone()],
         None => {
-            let path = config.map(Path::to_owned).or_else(|| path_of(CONFIG_VARIABLE));
+            let path = which.config.clone().or_else(|| path_of(CONFIG_VARIABLE));
             let config = path.map(|path| Config::load(&path)).transpose();
             status::control_sockets(config.map_err(|errors| errors.to_string())?.as_ref())
         }

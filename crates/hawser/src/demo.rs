@@ -6,6 +6,7 @@
 //! ```
 //! Hawser runs as `serve` runs it, on threads of its own. On a terminal one block of lines, with the
 //! addresses at its foot, is written anew each second; elsewhere a line a second says what goes on.
+//! `--trouble` adds a standby, a bad query and a failover, and tells of them ([`trouble`]).
 //!
 //! # Invariants
 //! * whatever ends it (time, Ctrl-C, SIGTERM, an error, a panic), the server is stopped and its
@@ -15,10 +16,12 @@
 
 pub mod cluster;
 pub mod load;
+mod trouble;
 
 use std::collections::VecDeque;
 use std::io::{IsTerminal, Write as _};
 use std::net::{SocketAddr, TcpListener};
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -52,6 +55,8 @@ pub struct Options {
     pub seconds: u64,
     /// Server connections.
     pub pool_size: u32,
+    /// A bad query, and a failover.
+    pub trouble: bool,
 }
 
 /// Why there is no demonstration.
@@ -63,6 +68,9 @@ pub enum DemoError {
     /// Hawser did not serve.
     #[error(transparent)]
     Serve(ServeError),
+    /// Something was not seen that was to be shown.
+    #[error("{0}")]
+    NotShown(String),
     /// Hawser did not serve in time, or its thread panicked.
     #[error("Hawser did not serve")]
     NotServing,
@@ -131,7 +139,12 @@ async fn demonstrate(options: &Options) -> Result<(), DemoError> {
     println!("starting a throw-away PostgreSQL ...");
     // Not interrupted: the guard has to be there before anything can end it.
     let connections = options.pool_size + 20;
-    let cluster = tokio::task::spawn_blocking(move || Cluster::start(connections))
+    let trouble = options.trouble;
+    let start = move || match trouble {
+        true => Cluster::start_with_standby(connections).map(|(one, other)| (one, Some(other))),
+        false => Cluster::start(connections).map(|cluster| (cluster, None)),
+    };
+    let (mut cluster, standby) = tokio::task::spawn_blocking(start)
         .await
         .map_err(|_| DemoError::NotServing)?
         .map_err(DemoError::Cluster)?;
@@ -140,20 +153,31 @@ async fn demonstrate(options: &Options) -> Result<(), DemoError> {
     let address = free_address(0).map_err(system("find a free port"))?;
     let http =
         free_address(HTTP_PORT).or_else(|_| free_address(0)).map_err(system("find a free port"))?;
-    let config = configuration(options, &cluster, address, http);
+    let config = configuration(options, &cluster, standby.as_ref(), address, http);
     let mut served = Served::start(config)?;
     served.wait_until_ready().await?;
     let foot = foot(address.port(), http);
-    if !std::io::stdout().is_terminal() {
+    let begins = !std::io::stdout().is_terminal() || trouble;
+    if begins {
         println!("{foot}");
     }
 
+    let socket = control_socket(&cluster);
+    let shown = async {
+        match &standby {
+            Some(standby) => {
+                let servers = trouble::Servers { primary: &mut cluster, standby };
+                trouble::show(options, address, &served, servers, &socket).await
+            }
+            None => work(options, address, &served, &foot).await,
+        }
+    };
     let result = tokio::select! {
-        result = work(options, address, &served, &foot) => result,
+        result = shown => result,
         () = ends.come() => Ok(()),
     };
     served.stop();
-    drop(cluster);
+    drop((cluster, standby));
     println!("stopped, and removed everything");
     result
 }
@@ -166,22 +190,33 @@ fn free_address(port: u16) -> std::io::Result<SocketAddr> {
 fn configuration(
     options: &Options,
     cluster: &Cluster,
+    standby: Option<&Cluster>,
     address: SocketAddr,
     http: SocketAddr,
 ) -> Result<Config, crate::config::ConfigErrors> {
-    let (size, clients) = (options.pool_size, options.clients + 100);
-    let server = format!("{}:{}", cluster.directory().display(), cluster.port());
+    let (size, clients) = (options.pool_size, options.clients + 100 + 2 * options.pool_size);
+    let server = |one: &Cluster| format!("\"{}:{}\"", one.directory().display(), one.port());
+    let servers: Vec<_> = std::iter::once(cluster).chain(standby).map(server).collect();
+    let servers = servers.join(", ");
+    let attributes = if standby.is_some() { "primary" } else { "any" };
+    let socket = control_socket(cluster);
     let text = format!(
         "[listen]\naddress = \"{address}\"\n\
-         [[database]]\nname = \"demo\"\ndbname = \"postgres\"\nservers = \"{server}\"\n\
-         user = \"postgres\"\npool_size = {size}\n\
+         [[database]]\nname = \"demo\"\ndbname = \"postgres\"\nservers = [{servers}]\n\
+         target_session_attrs = \"{attributes}\"\nuser = \"postgres\"\npool_size = {size}\n\
          [[user]]\nname = \"demo\"\n\
          [auth]\nauth_type = \"trust\"\nadmin_users = [\"demo\"]\n\
          [pool]\nmax_client_conn = {clients}\n\
-         [admin]\nhttp_address = \"{http}\"\n\
-         [log]\nlevel = \"error\"\n"
+         [admin]\nhttp_address = \"{http}\"\ncontrol_socket = \"{}\"\n\
+         [log]\nlevel = \"error\"\n",
+        socket.display()
     );
     Config::from_str(&text, "demo")
+}
+
+/// For `hawser top`, `status` and `doctor`.
+fn control_socket(cluster: &Cluster) -> PathBuf {
+    cluster.directory().join("hawser.sock")
 }
 
 /// Hawser on threads of its own.

@@ -5,13 +5,9 @@
 //! ([`history`]). [`http`] is a small server on
 //! the control side; it can hold up neither queries nor logins.
 //!
-//! # Pins
-//! Why clients are pinned is known to the loops alone, and to ask them costs in proportion to
-//! clients. So they are asked at most every [`PINS_EVERY`].
-//!
-//! # Queries
-//! The same holds for what the loops have counted of statements, whose number is bounded: at most
-//! every [`QUERIES_EVERY`].
+//! # What the loops alone know
+//! Who has a server connection, why clients are pinned, and what was counted of statements: the loops are
+//! asked at most every [`LOOK_EVERY`]. What the page says first is of two such looks ([`doctor`]).
 
 pub mod collect;
 pub mod format;
@@ -24,26 +20,41 @@ mod page;
 pub mod process;
 mod queries;
 
-use hawser_pooler::relay::message::Listed;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use prometheus_client::registry::Registry;
 use tokio::time::MissedTickBehavior;
 
 use crate::admin::pooler::Pooler;
-use crate::loops::pages;
+use crate::doctor::{self, finding::Finding};
+use crate::holders::Holders;
+use crate::lock::locked;
 use crate::queries::Queries;
 use crate::queries::order::Order;
-use collect::{Collect, Pins};
+use crate::status::Status;
+use collect::Collect;
 use format::Format;
 use history::History;
 
 /// The shortest time between two questions to the loops.
-const PINS_EVERY: Duration = Duration::from_secs(30);
+const LOOK_EVERY: Duration = Duration::from_secs(3);
 
-/// The same for the statements that they have counted.
-const QUERIES_EVERY: Duration = Duration::from_secs(3);
+/// What the loops said last; `None`: they have not been asked yet.
+#[derive(Clone, Debug, Default)]
+struct Looked {
+    holders: Option<Holders>,
+    /// The statements that have taken the most time.
+    queries: Queries,
+}
+
+/// What was judged last, and when.
+#[derive(Debug)]
+struct Judged {
+    at: Instant,
+    status: Status,
+    first: Option<Finding>,
+}
 
 /// Makes the pages.
 #[derive(derive_more::Debug)]
@@ -51,42 +62,36 @@ const QUERIES_EVERY: Duration = Duration::from_secs(3);
 pub struct Pages {
     pooler: Arc<dyn Pooler>,
     registry: Registry,
-    pins: Arc<Mutex<Option<Pins>>>,
-    pins_asked: tokio::sync::Mutex<Option<Instant>>,
-    queries: Arc<Mutex<Queries>>,
-    queries_asked: tokio::sync::Mutex<Option<Instant>>,
+    looked: Arc<Mutex<Looked>>,
+    asked: tokio::sync::Mutex<Option<Instant>>,
+    judged: Mutex<Option<Judged>>,
     history: Mutex<History>,
 }
 
 impl Pages {
     /// The pages of a pooler.
     pub fn new(pooler: Arc<dyn Pooler>) -> Self {
-        let (pins, queries) = (Arc::default(), Arc::default());
+        let looked = Arc::default();
         let mut registry = Registry::with_prefix("hawser");
-        let collect = Collect {
-            pooler: pooler.clone(),
-            pins: Arc::clone(&pins),
-            queries: Arc::clone(&queries),
-        };
+        let collect = Collect { pooler: pooler.clone(), looked: Arc::clone(&looked) };
         registry.register_collector(Box::new(collect));
         let history = Mutex::new(History::new(Instant::now()));
-        let (pins_asked, queries_asked) = (tokio::sync::Mutex::new(None), Default::default());
-        Self { pooler, registry, pins, pins_asked, queries, queries_asked, history }
+        let (asked, judged) = (tokio::sync::Mutex::new(None), Mutex::default());
+        Self { pooler, registry, looked, asked, judged, history }
     }
 
     /// `/metrics`.
     pub async fn metrics(&self, format: Format) -> String {
-        self.look_at_pins().await;
-        self.look_at_queries().await;
+        self.look().await;
         let mut text = String::new();
         // Writing to a string does not fail.
         let _ = prometheus_client::encoding::text::encode(&mut text, &self.registry);
         format.write(text)
     }
 
-    async fn look_at_queries(&self) {
-        let mut asked = self.queries_asked.lock().await;
-        if asked.is_some_and(|asked| asked.elapsed() < QUERIES_EVERY) {
+    async fn look(&self) {
+        let mut asked = self.asked.lock().await;
+        if asked.is_some_and(|asked| asked.elapsed() < LOOK_EVERY) {
             return;
         }
         *asked = Some(Instant::now());
@@ -94,33 +99,25 @@ impl Pages {
         let Ok(mut queries) = Queries::gather(self.pooler.loops()).await else { return };
         queries.sort(Order::Time);
         queries.all.truncate(queries::SHOWN_MAX);
-        *self.queries.lock().unwrap_or_else(PoisonError::into_inner) = queries;
+        let Ok(holders) = Holders::gather(self.pooler.as_ref()).await else { return };
+        *locked(&self.looked) = Looked { holders: Some(holders), queries };
     }
 
-    async fn look_at_pins(&self) {
-        let mut asked = self.pins_asked.lock().await;
-        if asked.is_some_and(|asked| asked.elapsed() < PINS_EVERY) {
-            return;
+    /// What to change first.
+    fn first_finding(&self, looked: &Looked) -> Option<Finding> {
+        let mut judged = locked(&self.judged);
+        let before = judged.as_ref().map(|last| (&last.status, last.at.elapsed()));
+        if let (Some(last), Some((_, age))) = (&*judged, before)
+            && age < LOOK_EVERY
+        {
+            return last.first.clone();
         }
-        *asked = Some(Instant::now());
-        let mut pins = Pins::new();
-        let loops = self.pooler.loops();
-        let mut pages = pages::Pages::new(loops, Listed::Clients, false);
-        loop {
-            // A loop that does not answer is no reason to show nothing.
-            let Ok(page) = pages.next().await else { return };
-            let Some(page) = page else { break };
-            let now = loops.now();
-            for client in &page.clients {
-                let age = client.pinned_since.map_or(0, |since| now.since(since).as_secs());
-                for part in client.pins.iter() {
-                    let (count, oldest) = pins.entry(part.name()).or_default();
-                    *count += 1;
-                    *oldest = age.max(*oldest);
-                }
-            }
-        }
-        *self.pins.lock().unwrap_or_else(PoisonError::into_inner) = Some(pins);
+        let Looked { holders, queries } = looked.clone();
+        let status = Status::with(self.pooler.as_ref(), queries, holders.unwrap_or_default());
+        let before = before.map(|(status, age)| (status, age.as_secs_f64()));
+        let first = doctor::judge::judge(before, &status).into_iter().next();
+        *judged = Some(Judged { at: Instant::now(), status, first: first.clone() });
+        first
     }
 
     /// `/readyz`.
@@ -133,12 +130,10 @@ impl Pages {
 
     /// `/`.
     pub async fn status(&self) -> String {
-        self.look_at_pins().await;
-        self.look_at_queries().await;
-        let queries = self.queries.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        let pins = self.pins.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        let pins = pins.unwrap_or_default();
-        page::status(self.pooler.as_ref(), &self.history(), &pins, &queries)
+        self.look().await;
+        let looked = locked(&self.looked).clone();
+        let finding = self.first_finding(&looked);
+        page::status(self.pooler.as_ref(), &self.history(), &looked, finding.as_ref())
     }
 
     /// Keeps what the plots of `/` show. Never ends.
@@ -152,7 +147,7 @@ impl Pages {
     }
 
     fn history(&self) -> MutexGuard<'_, History> {
-        self.history.lock().unwrap_or_else(PoisonError::into_inner)
+        locked(&self.history)
     }
 }
 

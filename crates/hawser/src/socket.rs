@@ -24,9 +24,11 @@ use std::io::{self, IoSlice, Read, Write};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::Path;
 
-use hawser_pooler::relay::{Mptcp, Socket};
+use hawser_pooler::relay::{Line, Mptcp, Socket};
+use hawser_sys::congestion;
 use hawser_sys::ktls;
 use hawser_sys::stream as sys;
+use hawser_sys::tcp_info::tcp_info;
 
 use crate::tls::accept::RECORD_BYTES;
 use crate::tls::kernel::{self, Records};
@@ -407,6 +409,25 @@ impl Socket for Conn {
             Err(_) => Mptcp { fell_back: true, subflows: 1, token: 0 },
         })
     }
+
+    fn line(&self) -> Option<Line> {
+        line(self.as_fd())
+    }
+}
+
+/// What TCP_INFO says of a connection; `None` if it is not TCP.
+fn line(fd: impl AsFd) -> Option<Line> {
+    let info = tcp_info(&fd).ok()?;
+    Some(Line {
+        rtt_us: info.rtt_us,
+        rtt_min_us: info.rtt_min_us.unwrap_or(info.rtt_us),
+        segments_sent: info.segments_sent.unwrap_or_default().into(),
+        segments_again: info.segments_again.into(),
+        busy_us: info.busy_us.unwrap_or_default(),
+        receiver_limited_us: info.receiver_limited_us.unwrap_or_default(),
+        buffer_limited_us: info.buffer_limited_us.unwrap_or_default(),
+        algorithm: congestion::algorithm(fd).unwrap_or_default(),
+    })
 }
 
 impl AsFd for Conn {

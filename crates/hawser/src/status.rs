@@ -26,10 +26,12 @@ use crate::admin::pooler::Pooler;
 use crate::bypass::usage::BypassUsage;
 use crate::config::Config;
 use crate::dial::server_row::{ServerRole, ServerRow};
+use crate::holders::{Holders, KeepingStatus, LineStatus};
 use crate::limits::shared::SharedLimit;
 use crate::metrics::process::ProcessFigures;
 use crate::process::{self, path_of};
 use crate::queries::{Queries, QueryStatus};
+use crate::rules::InForce;
 use crate::shared::LastReload;
 use crate::takeover::predecessor::PredecessorStatus;
 use crate::totals::Totals;
@@ -95,6 +97,15 @@ pub struct Status {
     /// The statements that have taken the most time.
     #[serde(default)]
     pub queries: Vec<QueryStatus>,
+    /// Clients that keep a server connection without work for it, the longest first.
+    #[serde(default)]
+    pub keeping: Vec<KeepingStatus>,
+    /// What TCP has measured of the paths to servers and clients.
+    #[serde(default)]
+    pub lines: Vec<LineStatus>,
+    /// The rules in force.
+    #[serde(default)]
+    pub rules: Vec<RuleStatus>,
     /// The servers of its databases.
     #[serde(default)]
     pub servers: Vec<ServerStatus>,
@@ -163,6 +174,31 @@ pub struct SharedLimitStatus {
     pub unsure: u32,
 }
 
+/// A rule: a row of SHOW RULES.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct RuleStatus {
+    /// Its name.
+    pub name: String,
+    /// By RULE ADD, not by the file.
+    pub by_hand: bool,
+    /// Statements that it matched.
+    pub matches: u64,
+    /// Those that it refused.
+    pub refused: u64,
+}
+
+impl RuleStatus {
+    fn of(known: &InForce) -> Self {
+        let counts = &known.rule.counts;
+        Self {
+            name: known.rule.name.to_string(),
+            by_hand: known.by_hand,
+            matches: counts.matches(),
+            refused: counts.refused(),
+        }
+    }
+}
+
 /// A server of a database: a row of SHOW HOSTS.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct ServerStatus {
@@ -210,6 +246,9 @@ pub struct PoolStatus {
     /// Server connections whose server tells exactly what their sessions hold: the extension's.
     #[serde(default)]
     pub exact: u32,
+    /// Server connections whose client waits for a lock at the server, where that was asked.
+    #[serde(default)]
+    pub lock_waits: u32,
     /// `pool_size`.
     pub size: u32,
     /// Whether it is paused.
@@ -239,6 +278,19 @@ impl PoolStatus {
 }
 
 impl Status {
+    /// What `pooler` does now, with what its loops know of it.
+    pub async fn whole(pooler: &dyn Pooler) -> Self {
+        // A loop that does not answer is no reason to say nothing.
+        let queries = Queries::gather(pooler.loops()).await.unwrap_or_default();
+        Self::with(pooler, queries, Holders::gather(pooler).await.unwrap_or_default())
+    }
+
+    /// The same, with what they have said before.
+    pub fn with(pooler: &dyn Pooler, queries: Queries, holders: Holders) -> Self {
+        let Holders { keeping, lines, .. } = holders;
+        Self { queries: queries.report(), keeping, lines, ..Self::of(pooler) }
+    }
+
     /// What `pooler` does now.
     pub fn of(pooler: &dyn Pooler) -> Self {
         let config = pooler.config();
@@ -264,6 +316,9 @@ impl Status {
             private_bytes: figures.private_bytes,
             pools: pools(pooler),
             queries: Vec::new(),
+            keeping: Vec::new(),
+            lines: Vec::new(),
+            rules: pooler.rules().all().iter().map(RuleStatus::of).collect(),
             servers: pooler.servers().into_iter().map(server).collect(),
             errors: pooler.tally().errors.by_class(),
             mptcp_manager: pooler.mptcp().and_then(|mptcp| mptcp.manager.standing().in_words()),
@@ -427,6 +482,7 @@ fn pools(pooler: &dyn Pooler) -> Vec<PoolStatus> {
             pinned: pins.get(),
             oldest_pin_seconds: oldest_pin,
             exact: entry.pool.reporting.get(),
+            lock_waits: queue.lock_waits(),
             size: queue.limits().size,
             paused: queue.is_paused(),
             transactions: totals.transactions,
@@ -445,9 +501,7 @@ pub async fn answer(listener: UnixListener, pooler: Arc<dyn Pooler>) {
     loop {
         match listener.accept().await {
             Ok((mut stream, _)) => {
-                // A loop that does not answer is no reason to say nothing.
-                let queries = Queries::gather(pooler.loops()).await.unwrap_or_default().report();
-                let status = Status { queries, ..Status::of(pooler.as_ref()) };
+                let status = Status::whole(pooler.as_ref()).await;
                 // Maps with names as keys: it cannot fail.
                 let status = serde_json::to_vec(&status).unwrap_or_default();
                 let write = async {

@@ -67,7 +67,7 @@ pub use backend::{Backend, BackendSeed};
 pub use client_info::{CancelKey, ClientAbout, ClientSecret, ListenLost, PeerAddress, PoolMode};
 pub use host::{CancelRequest, Host};
 pub use message::{NewClient, ToLoop};
-pub use socket::{Mptcp, Readiness, Socket, Token};
+pub use socket::{Line, Mptcp, Readiness, Socket, Token};
 pub use table::Engine;
 
 #[cfg(test)]

@@ -74,6 +74,11 @@ impl Loop {
                     let next = (to < all.len()).then_some(to as u32);
                     Page { clients: all[from..to].to_vec(), next, ..Page::default() }
                 }
+                Listed::Holders => {
+                    let mut clients = self.clients.lock().unwrap().clone();
+                    clients.retain(|client| client.backend.is_some());
+                    Page { clients, ..Page::default() }
+                }
                 Listed::Backends => {
                     Page { backends: self.backends.lock().unwrap().clone(), ..Page::default() }
                 }
@@ -182,6 +187,8 @@ impl Fake {
             process: 4_194_305,
             kept_in: 0,
             kept_out: 0,
+            idle_in_transaction: None,
+            line: None,
         });
         id
     }
@@ -209,6 +216,7 @@ impl Fake {
             encrypted: true,
             kept_in: 0,
             kept_out: 0,
+            line: None,
         });
     }
 }

@@ -1,7 +1,7 @@
 //! A throw-away PostgreSQL, and its end.
 //!
 //! # Model       initdb into a new directory, postgres on a unix socket in it, nothing on TCP. Without
-//!               fsync: it is not to survive anything
+//!               fsync: it is not to survive anything. A standby is a copy of its files
 //! # Invariants  what [`Cluster::start`] has made is gone when the [`Cluster`] is dropped, also if the
 //!               start failed half-way
 //! # Why root becomes another user  initdb and postgres refuse to run as root
@@ -81,15 +81,45 @@ impl Cluster {
     /// # Errors
     /// See [`ClusterError`]; nothing remains.
     pub fn start(connections: u32) -> Result<Self, ClusterError> {
-        let binaries = find_binaries().ok_or(ClusterError::NoBinaries)?;
+        let mut cluster = Self::make()?;
+        cluster.launch(connections, &[])?;
+        Ok(cluster)
+    }
+
+    /// The same, and a standby of it, which a promotion makes a primary.
+    ///
+    /// # Errors
+    /// See [`ClusterError`]; nothing remains.
+    pub fn start_with_standby(connections: u32) -> Result<(Self, Self), ClusterError> {
+        let mut primary = Self::make()?;
+        // A copy before the first start needs no pg_basebackup, which not every installation has.
+        let mut standby = Self::empty(primary.binaries.clone())?;
+        standby.version.clone_from(&primary.version);
+        let (from, to) = (primary.data().display().to_string(), standby.data());
+        let (to, signal) = (to.display().to_string(), to.join("standby.signal"));
+        standby.output("/bin/cp", &["-R", "-p", &from, &to])?;
+        standby.output("/bin/touch", &[&signal.display().to_string()])?;
+        primary.launch(connections, &[])?;
+        let host = primary.directory.display();
+        let follows = format!("primary_conninfo=host={host} port={PORT} user=postgres");
+        // No fewer than initdb had when it wrote the files.
+        standby.launch(connections.max(100), &[follows])?;
+        Ok((primary, standby))
+    }
+
+    /// One that has been made and not started.
+    fn make() -> Result<Self, ClusterError> {
+        // From here on, dropping it cleans up.
+        let mut cluster = Self::empty(find_binaries().ok_or(ClusterError::NoBinaries)?)?;
+        cluster.initialise()?;
+        Ok(cluster)
+    }
+
+    /// A directory for one.
+    fn empty(binaries: PathBuf) -> Result<Self, ClusterError> {
         let account = account()?;
         let directory = make_directory(account.as_ref())?;
-        // From here on, dropping it cleans up.
-        let mut cluster =
-            Self { binaries, account, directory, version: String::new(), postmaster: None };
-        cluster.initialise()?;
-        cluster.launch(connections)?;
-        Ok(cluster)
+        Ok(Self { binaries, account, directory, version: String::new(), postmaster: None })
     }
 
     /// Where its socket is.
@@ -107,6 +137,28 @@ impl Cluster {
         &self.version
     }
 
+    /// Stops it, as `pg_ctl stop -m fast` does.
+    ///
+    /// # Errors
+    /// It does not stop.
+    pub fn stop_fast(&mut self) -> Result<(), ClusterError> {
+        let data = self.data().display().to_string();
+        self.output("pg_ctl", &["stop", "--pgdata", &data, "--mode", "fast", "--silent"])?;
+        if let Some(mut child) = self.postmaster.take() {
+            let _ = child.wait();
+        }
+        Ok(())
+    }
+
+    /// Makes a standby the primary, as `pg_ctl promote` does.
+    ///
+    /// # Errors
+    /// It stays a standby.
+    pub fn promote(&self) -> Result<(), ClusterError> {
+        let data = self.data().display().to_string();
+        self.output("pg_ctl", &["promote", "--pgdata", &data, "--silent"]).map(drop)
+    }
+
     fn data(&self) -> PathBuf {
         self.directory.join("data")
     }
@@ -118,7 +170,7 @@ impl Cluster {
     /// Whether it takes connections, by the last line of its file (src/include/utils/pidfile.h).
     fn is_ready(&self) -> bool {
         let state = fs::read_to_string(self.data().join("postmaster.pid")).unwrap_or_default();
-        state.lines().nth(7).is_some_and(|line| line.trim() == "ready")
+        state.lines().nth(7).is_some_and(|line| ["ready", "standby"].contains(&line.trim()))
     }
 
     fn command(&self, program: &str) -> Command {
@@ -174,7 +226,7 @@ impl Cluster {
     }
 
     /// Starts it, on its unix socket alone.
-    fn launch(&mut self, connections: u32) -> Result<(), ClusterError> {
+    fn launch(&mut self, connections: u32, more: &[String]) -> Result<(), ClusterError> {
         let log = fs::File::create(self.log()).map_err(system("make the server's log"))?;
         let settings = [
             "listen_addresses=".to_owned(),
@@ -188,7 +240,7 @@ impl Cluster {
         ];
         let mut command = self.command("postgres");
         command.arg("-D").arg(self.data());
-        for setting in settings {
+        for setting in settings.iter().chain(more) {
             command.arg("-c").arg(setting);
         }
         let out = log.try_clone().map_err(system("make the server's log"))?;

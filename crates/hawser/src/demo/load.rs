@@ -112,7 +112,7 @@ impl Load {
     /// # Errors
     /// The table could not be made.
     pub async fn start(address: SocketAddr, clients: u32) -> Result<Self, TalkError> {
-        let mut first = Client::connect(address).await?;
+        let mut first = Client::connect(address, "demo").await?;
         first.talk.query(PREPARE).await?;
         first.talk.query(FILL).await?;
         let shared = Arc::new(Shared {
@@ -161,7 +161,7 @@ async fn work_on(address: SocketAddr, shared: Arc<Shared>) {
     while !shared.ending.load(Ordering::Relaxed) {
         let mut counted = false;
         let result = async {
-            let mut client = Client::connect(address).await?;
+            let mut client = Client::connect(address, "demo").await?;
             client.prepare().await?;
             shared.connected.fetch_add(1, Ordering::Relaxed);
             counted = true;
@@ -180,6 +180,50 @@ async fn work_on(address: SocketAddr, shared: Arc<Shared>) {
     }
 }
 
+/// Runs a command on the console.
+///
+/// # Errors
+/// It is refused, or nothing answers.
+pub async fn command(address: SocketAddr, command: &str) -> Result<(), TalkError> {
+    Client::connect(address, "hawser").await?.talk.query(command).await.map(drop)
+}
+
+/// Clients that run a statement again and again, whatever comes of it.
+pub struct Repeating {
+    over: Arc<AtomicBool>,
+    clients: Vec<JoinHandle<()>>,
+}
+
+impl Repeating {
+    /// Sets this many to work.
+    pub fn start(address: SocketAddr, clients: u32, statement: &'static str) -> Self {
+        let over = Arc::new(AtomicBool::new(false));
+        let client = |_| {
+            let over = over.clone();
+            tokio::spawn(async move {
+                let Ok(mut client) = Client::connect(address, "demo").await else { return };
+                while !over.load(Ordering::Relaxed) {
+                    if client.talk.query(statement).await.is_err() {
+                        // Refused, by the rule that is to come.
+                        tokio::time::sleep(ERROR_PAUSE).await;
+                    }
+                }
+            })
+        };
+        let clients = (0..clients).map(client).collect();
+        Self { over, clients }
+    }
+
+    /// Lets each finish what it runs.
+    pub async fn end(self) {
+        self.over.store(true, Ordering::Relaxed);
+        for client in self.clients {
+            // One that has panicked is at its end, too.
+            let _ = client.await;
+        }
+    }
+}
+
 struct Client {
     talk: Talk,
     /// State of a generator of numbers: any will do here (xorshift64, Marsaglia 2003).
@@ -187,11 +231,11 @@ struct Client {
 }
 
 impl Client {
-    async fn connect(address: SocketAddr) -> Result<Self, TalkError> {
+    async fn connect(address: SocketAddr, database: &str) -> Result<Self, TalkError> {
         let stream = TcpStream::connect(address).await?;
         stream.set_nodelay(true)?;
         let mut talk = Talk::new(Stream::Plain(stream.into()));
-        let names = [("user", "demo"), ("database", "demo"), ("application_name", "hawser demo")];
+        let names = [("user", "demo"), ("database", database), ("application_name", "hawser demo")];
         let parameters = names.map(|(name, value)| (name.as_bytes(), value.as_bytes()));
         write_startup(talk.out(), ProtocolVersion::V3_0, parameters);
         let mut client = Self { talk, random: random_u64() | 1 };

@@ -8,7 +8,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use hawser_multipath::mptcp::keeper::Standing;
@@ -21,31 +21,27 @@ use prometheus_client::encoding::{
 use prometheus_client::metrics::MetricType;
 use prometheus_client::registry::Unit;
 
+use super::Looked;
 use super::process::ProcessFigures;
 use crate::admin::pooler::{PoolEntry, Pooler};
 use crate::bypass::usage::BypassUsage;
 use crate::dial::server_row::{ServerRow, ServerState};
+use crate::holders::Holders;
 use crate::limits::shared::{SharedLimit, State};
+use crate::lock::locked;
 use crate::loops::Pool;
-use crate::queries::Queries;
 use crate::spans::Spans;
 use crate::totals::Totals;
 
 const MICROSECONDS: f64 = 1e6;
 const CLASSES: usize = HISTOGRAM_BOUNDS_US.len() + 1;
 
-/// Clients that keep their backend, by reason: how many, and for how many seconds at most.
-pub type Pins = BTreeMap<&'static str, (u64, u64)>;
-
 /// Everything that `/metrics` shows.
 #[derive(derive_more::Debug)]
 #[debug("Collect {{ .. }}")]
 pub struct Collect {
     pub(super) pooler: Arc<dyn Pooler>,
-    /// As of the last look; `None` before the first.
-    pub(super) pins: Arc<Mutex<Option<Pins>>>,
-    /// The statements that have taken the most time, as of the last look.
-    pub(super) queries: Arc<Mutex<Queries>>,
+    pub(super) looked: Arc<Mutex<Looked>>,
 }
 
 /// A histogram over all loops and pools of a series.
@@ -143,8 +139,8 @@ impl Collector for Collect {
         connections(&mut encoder, &series)?;
         counters(&mut encoder, &series)?;
         histograms(&mut encoder, &series)?;
-        let pins = self.pins.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        if let Some(pins) = pins {
+        let Looked { holders, queries } = locked(&self.looked).clone();
+        if let Some(Holders { pins, .. }) = holders {
             let help = "Clients that keep their server connection between transactions, by reason";
             let values = pins.iter().map(|(reason, (count, _))| ([("reason", *reason)], *count));
             gauges(&mut encoder, "pinned_clients", help, None, values)?;
@@ -152,7 +148,6 @@ impl Collector for Collect {
             let values = pins.iter().map(|(reason, (_, age))| ([("reason", *reason)], *age));
             gauges(&mut encoder, "oldest_pin_seconds", help, None, values)?;
         }
-        let queries = self.queries.lock().unwrap_or_else(PoisonError::into_inner).clone();
         super::queries::encode(&mut encoder, &queries)?;
         standings(&mut encoder, pooler)?;
         sharing(&mut encoder, pooler)?;

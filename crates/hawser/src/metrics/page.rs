@@ -3,19 +3,18 @@
 use std::fmt::Write;
 use std::time::{Instant, SystemTime};
 
-use super::collect::Pins;
+use super::Looked;
 use super::history::{EVERY, History, Point};
 use super::markup::{self, escape};
 use super::process::ProcessFigures;
 use crate::admin::pooler::{PoolEntry, Pooler};
-use crate::queries::Queries;
+use crate::doctor::finding::{Finding, MANUAL};
+use crate::holders::Holders;
 use crate::tally::class_in_words;
 use crate::units;
 
 /// Rows of the table; further pools are counted only.
 const POOLS_MAX: usize = 500;
-/// Where the manual is.
-const MANUAL: &str = "https://github.com/hawser/hawser/blob/main/docs/metrics.md#what-to-watch";
 
 const HEAD: &str = concat!(
     "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">\
@@ -44,12 +43,12 @@ const COLUMNS: [&str; 11] = [
 pub(super) fn status(
     pooler: &dyn Pooler,
     history: &History,
-    pins: &Pins,
-    queries: &Queries,
+    looked: &Looked,
+    finding: Option<&Finding>,
 ) -> String {
     let mut html = HEAD.to_owned();
     // Writing to a string does not fail.
-    let _ = fill(&mut html, pooler, history, pins, queries);
+    let _ = fill(&mut html, pooler, history, looked, finding);
     html.push_str("</body></html>\n");
     html
 }
@@ -58,8 +57,8 @@ fn fill(
     html: &mut String,
     pooler: &dyn Pooler,
     history: &History,
-    pins: &Pins,
-    queries: &Queries,
+    looked: &Looked,
+    finding: Option<&Finding>,
 ) -> std::fmt::Result {
     let uptime = SystemTime::now().duration_since(pooler.started()).unwrap_or_default();
     let (class, state) = match pooler.ready() {
@@ -70,11 +69,19 @@ fn fill(
     writeln!(
         html,
         "<p><span class=\"{class}\">{}</span><span class=\"dim\"> · version {} · up {} · </span>\
-         <a href=\"{MANUAL}\">what to watch</a> · <a href=\"/metrics\">metrics</a></p>",
+         <a href=\"{MANUAL}metrics.md#what-to-watch\">what to watch</a> · <a href=\"/metrics\">metrics</a></p>",
         escape(&state),
         env!("CARGO_PKG_VERSION"),
         units::duration(uptime.as_secs()),
     )?;
+    if let Some(Finding { urgent, wrong, mend, page, .. }) = finding {
+        let class = if *urgent { "bad" } else { "dim" };
+        let (wrong, mend) = (escape(wrong), escape(mend));
+        writeln!(
+            html,
+            "<p><span class=\"{class}\">Change first: {wrong}.</span> {mend} <a href=\"{page}\">more</a></p>"
+        )?;
+    }
     for row in pooler.servers() {
         let Some(reason) = row.state.reason() else { continue };
         let words = format!("{} of {} is {}: {reason}", row.server, row.database, row.state.name());
@@ -83,7 +90,7 @@ fn fill(
     }
     plots(html, history)?;
     pools(html, pooler, history)?;
-    super::queries::table(html, queries)?;
+    super::queries::table(html, &looked.queries)?;
     let errors = pooler.tally().errors.by_class();
     if !errors.is_empty() {
         html.push_str("<h2>Errors that Hawser sent to clients, since its start</h2>\n<dl>");
@@ -93,7 +100,9 @@ fn fill(
         }
         html.push_str("</dl>\n");
     }
-    if !pins.is_empty() {
+    if let Some(Holders { pins, .. }) = &looked.holders
+        && !pins.is_empty()
+    {
         html.push_str("<h2>Pinned clients, by reason</h2>\n<dl>");
         for (reason, (count, seconds)) in pins {
             let (count, longest) = (units::grouped(*count), units::duration(*seconds));
@@ -243,6 +252,8 @@ mod tests {
     use hawser_pooler::wire::error::{ClientError, SqlState};
 
     use super::*;
+    use crate::doctor::finding::Kind;
+    use crate::holders::Pins;
 
     #[test]
     fn rates_errors_pins_and_what_is_wrong_are_in_words() {
@@ -257,10 +268,17 @@ mod tests {
             history.note(now + Duration::from_secs(seconds), fake.as_ref());
         }
         fake.tally().errors.count(&ClientError::fatal(SqlState::TOO_MANY_CONNECTIONS, "x"));
-        let mut queries = Queries::default();
-        queries.all.push(crate::queries::row("SELECT a < 1", "ann", 4, 8_000));
-        let page =
-            status(fake.as_ref(), &history, &Pins::from([("held_cursor", (1_234, 61))]), &queries);
+        let mut looked = Looked::default();
+        looked.queries.all.push(crate::queries::row("SELECT a < 1", "ann", 4, 8_000));
+        let pins = Pins::from([("held_cursor", (1_234, 61))]);
+        looked.holders = Some(Holders { pins, ..Holders::default() });
+        let finding = Finding::new(Kind::Paused, true, 1, "app<1> is paused", "RESUME app");
+        let page = status(fake.as_ref(), &history, &looked, Some(&finding));
+        assert!(
+            page.contains(
+                "Change first: app&lt;1&gt; is paused.</span> RESUME app <a href=\"https:"
+            )
+        );
         let line = page.lines().find(|line| line.contains(&said)).unwrap();
         assert!(line.starts_with("<tr class=\"note\"><td class=\"bad\" colspan=\"11\">"), "{line}");
         let row = page.lines().find(|line| line.contains("<td data-of=\"query\">select")).unwrap();

@@ -547,15 +547,27 @@ impl<S: Socket> Client<S> {
         let stands_still = self.serving.mode != PoolMode::Session
             && !self.serving.is_exclusive()
             && (self.leaves_answers_unread() || self.stops_in_a_message());
-        let held = self.serving.held;
+        let sits_idle = self.sits_idle_on_backend(kept);
         let Some(backend) = self.backend.as_mut() else { return false };
-        let sits_idle = !held
-            && (kept || backend.from_server.status() != TransactionStatus::Idle)
-            && backend.requests.is_empty()
-            && !backend.requests.is_in_pipeline()
-            && now.micros_since(backend.lending.since) >= PARK_AFTER_US;
+        let sits_idle = sits_idle && now.micros_since(backend.lending.since) >= PARK_AFTER_US;
         let stalls = stands_still && now.since(backend.lending.progress) >= PARK_STALLED_AFTER;
         (sits_idle || stalls) && backend.lending.park()
+    }
+
+    /// Since when its open transaction waits for it.
+    pub(crate) fn idle_in_transaction_since(&self) -> Option<Time> {
+        let backend = self.backend.as_ref()?;
+        self.sits_idle_on_backend(false).then_some(backend.lending.since)
+    }
+
+    /// Whether its backend has nothing to do for it: in a transaction, or, if it is `kept`, between two.
+    fn sits_idle_on_backend(&self, kept: bool) -> bool {
+        !self.serving.held
+            && self.backend.as_ref().is_some_and(|backend| {
+                (kept || backend.from_server.status() != TransactionStatus::Idle)
+                    && backend.requests.is_empty()
+                    && !backend.requests.is_in_pipeline()
+            })
     }
 
     /// Whether it sits idle on a backend that it keeps between transactions, and that the

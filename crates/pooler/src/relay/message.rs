@@ -14,7 +14,7 @@ use crate::parts::listen::{Ask, FromHub};
 use crate::parts::report::text::ReportError;
 use crate::parts::rules::RuleSet;
 use crate::relay::inside::{BackFromInside, PairFromInside};
-use crate::relay::socket::Socket;
+use crate::relay::socket::{Line, Socket};
 use crate::relay::succession::{Arrival, MovedClient};
 use crate::session::part::PartSet;
 use crate::session::settings::Settings;
@@ -208,6 +208,8 @@ pub enum Listed {
     /// The backends that it watches and that are not idle (those are in their pools), and its listening
     /// connections.
     Backends,
+    /// Its clients that have a backend, and these backends, with their lines.
+    Holders,
     /// The statements that its clients have run.
     Queries,
 }
@@ -283,6 +285,10 @@ pub struct ClientRow {
     pub kept_in: usize,
     /// Bytes for it that its connection has not taken.
     pub kept_out: usize,
+    /// Since when its open transaction waits for it.
+    pub idle_in_transaction: Option<Time>,
+    /// How the path to it does, for [`Listed::Holders`].
+    pub line: Option<Box<Line>>,
 }
 
 /// What a backend is doing.
@@ -343,6 +349,8 @@ pub struct BackendRow {
     pub kept_in: usize,
     /// Bytes for it that its connection has not taken.
     pub kept_out: usize,
+    /// How the path to it does, for [`Listed::Holders`].
+    pub line: Option<Box<Line>>,
 }
 
 /// The reason given for a connection that its server has ended, in a crash or in order.

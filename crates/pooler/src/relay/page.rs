@@ -18,7 +18,7 @@ impl<S: Socket> Engine<S> {
         let PageRequest { listed, addresses, from } = request;
         let end = match listed {
             Listed::Clients => self.clients.end(),
-            Listed::Backends => self.resident.end(),
+            Listed::Backends | Listed::Holders => self.resident.end(),
             Listed::Queries => self.queries.end(),
         };
         let to = from.saturating_add(limits::PAGE_PLACES);
@@ -36,6 +36,19 @@ impl<S: Socket> Engine<S> {
                 page.backends.extend(
                     residents.filter_map(|(_, resident)| self.backend_row(resident, addresses)),
                 );
+            }
+            Listed::Holders => {
+                for (_, resident) in self.resident.range(places) {
+                    let Holder::Client(slot) = resident.holder else { continue };
+                    let Some(client) = self.clients.get(slot) else { continue };
+                    let line = client.socket.line().map(Box::new);
+                    let row = self.client_row(slot, client, false, now);
+                    page.clients.push(ClientRow { line, ..row });
+                    let Some(backend) = &client.backend else { continue };
+                    let line = backend.socket.line().map(Box::new);
+                    let row = backend.row(BackendState::Active, Some(self.client_id(slot)));
+                    page.backends.push(BackendRow { line, ..row });
+                }
             }
             Listed::Queries => {
                 page.queries = self.queries.rows(places);
@@ -85,6 +98,8 @@ impl<S: Socket> Engine<S> {
             process: self.process_of(slot),
             kept_in: client.input.len(),
             kept_out: client.output.len(),
+            idle_in_transaction: client.idle_in_transaction_since(),
+            line: None,
         }
     }
 
@@ -138,6 +153,7 @@ impl<S: Socket> Backend<S> {
             encrypted: self.socket.is_encrypted(),
             kept_in: self.from_server.kept().len(),
             kept_out: self.to_server.len(),
+            line: None,
         }
     }
 }

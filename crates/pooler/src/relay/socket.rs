@@ -16,6 +16,27 @@ pub struct Mptcp {
     pub token: u32,
 }
 
+/// What the kernel has measured of a TCP connection since it began, of what Hawser sends on it.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Line {
+    /// The smoothed round trip.
+    pub rtt_us: u32,
+    /// The least round trip of late.
+    pub rtt_min_us: u32,
+    /// Segments with data, sent again or not.
+    pub segments_sent: u64,
+    /// Those that were sent again.
+    pub segments_again: u64,
+    /// Time with data to send or under way.
+    pub busy_us: u64,
+    /// Of that, time in which the peer's window had no room.
+    pub receiver_limited_us: u64,
+    /// Of that, time in which the send buffer had none.
+    pub buffer_limited_us: u64,
+    /// The congestion control algorithm.
+    pub algorithm: String,
+}
+
 /// A connection's byte stream, after TLS.
 ///
 /// Non-blocking: [`io::ErrorKind::WouldBlock`] when nothing can be done now, and readiness comes
@@ -61,6 +82,10 @@ pub trait Socket: Send {
     }
     /// Its current MPTCP state; `None` without MPTCP.
     fn mptcp(&self) -> Option<Mptcp> {
+        None
+    }
+    /// How its path does; `None` if that is not TCP.
+    fn line(&self) -> Option<Line> {
         None
     }
 }

@@ -146,6 +146,7 @@ impl<S: Socket> Listener<S> {
             encrypted: self.socket.is_encrypted(),
             kept_in: self.input.len(),
             kept_out: self.output.len(),
+            line: None,
         }
     }
 
