@@ -15,7 +15,6 @@ use std::time::{Duration, Instant};
 use super::cluster::Cluster;
 use super::load::{Figures, Load, Repeating, command};
 use super::{DemoError, Now, Options, Served};
-use crate::dial::talk::TalkError;
 use crate::doctor::judge::{judge, ran};
 use crate::status::{self, Status};
 use crate::units;
@@ -38,10 +37,6 @@ struct Scene<'a> {
     load: Load,
     began: Instant,
     quarter: Duration,
-}
-
-fn refused(error: TalkError) -> DemoError {
-    DemoError::NotShown(format!("the console refused: {error}"))
 }
 
 /// Shows all of it.
@@ -148,7 +143,9 @@ impl Scene<'_> {
 
     async fn type_(&self, what: &str) -> Result<(), DemoError> {
         let began = Instant::now();
-        command(self.address, what).await.map_err(refused)?;
+        command(self.address, what)
+            .await
+            .map_err(|error| DemoError::NotShown(format!("the console refused: {error}")))?;
         say(&format!("hawser=# {what};   -- {} ms", began.elapsed().as_millis()));
         Ok(())
     }

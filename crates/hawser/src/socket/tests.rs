@@ -84,7 +84,9 @@ async fn tcp_conns() -> (Conn, Conn, bool) {
     let far = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
     let near = listener.accept().await.unwrap().0;
     // What one end sends the other one has at once.
-    [&near, &far].map(|end| end.set_nodelay(true).unwrap());
+    for end in [&near, &far] {
+        end.set_nodelay(true).unwrap();
+    }
     let mut near = Link::from(near);
     near.begin_records();
     let connector = connecting.connector().unwrap();
