@@ -22,7 +22,7 @@ faults=()
 FLAKY_MAX=3
 # Modules of Python tests that run at the same time. Most wait more than they compute: two on two cores
 # leave these idle for 70 % of the time, and two of them are networks, which wait for their clocks.
-jobs=$((3 * $(nproc)))
+jobs=$((2 * $(nproc) + 1))
 [ "$jobs" -le 6 ] || jobs=6
 
 # What each step took and how idle the processors were meanwhile, for those who want the run shorter.
