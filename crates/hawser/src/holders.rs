@@ -125,6 +125,7 @@ impl Holders {
         let loops = pooler.loops();
         let pools: HashMap<PoolId, Pool> =
             pooler.pools().into_iter().map(|entry| (entry.pool.id, entry.pool)).collect();
+        let server = |id| pooler.place(id).map(|place| place.configured.to_string());
         let (mut gathered, mut lines) = (Self::default(), Lines::new());
         let mut pages = Pages::new(loops, Listed::Holders, false);
         while let Some(page) = pages.next().await? {
@@ -136,8 +137,7 @@ impl Holders {
             }
             for backend in &page.backends {
                 if let Some(line) = &backend.line {
-                    let place = pooler.place(backend.server);
-                    add(&mut lines, place.map(|place| place.configured.to_string()), true, line);
+                    add(&mut lines, server(backend.server), true, line);
                 }
             }
         }
@@ -148,9 +148,8 @@ impl Holders {
                 .idle_backends()
                 .filter_map(|(_, backend)| Some((backend.server(), backend.socket().line()?)))
                 .collect();
-            for (server, line) in idle {
-                let place = pooler.place(server);
-                add(&mut lines, place.map(|place| place.configured.to_string()), true, &line);
+            for (id, line) in idle {
+                add(&mut lines, server(id), true, &line);
             }
         }
         gathered.keeping.sort_by_key(|client| std::cmp::Reverse(client.kept_us()));

@@ -106,15 +106,12 @@ impl Pages {
     /// What to change first.
     fn first_finding(&self, looked: &Looked) -> Option<Finding> {
         let mut judged = locked(&self.judged);
-        let before = judged.as_ref().map(|last| (&last.status, last.at.elapsed()));
-        if let (Some(last), Some((_, age))) = (&*judged, before)
-            && age < LOOK_EVERY
-        {
+        if let Some(last) = judged.as_ref().filter(|last| last.at.elapsed() < LOOK_EVERY) {
             return last.first.clone();
         }
         let Looked { holders, queries } = looked.clone();
         let status = Status::with(self.pooler.as_ref(), queries, holders.unwrap_or_default());
-        let before = before.map(|(status, age)| (status, age.as_secs_f64()));
+        let before = judged.as_ref().map(|last| (&last.status, last.at.elapsed().as_secs_f64()));
         let first = doctor::judge::judge(before, &status).into_iter().next();
         *judged = Some(Judged { at: Instant::now(), status, first: first.clone() });
         first

@@ -411,23 +411,18 @@ impl Socket for Conn {
     }
 
     fn line(&self) -> Option<Line> {
-        line(self.as_fd())
+        let info = tcp_info(self).ok()?;
+        Some(Line {
+            rtt_us: info.rtt_us,
+            rtt_min_us: info.rtt_min_us.unwrap_or(info.rtt_us),
+            segments_sent: info.segments_sent.unwrap_or_default().into(),
+            segments_again: info.segments_again.into(),
+            busy_us: info.busy_us.unwrap_or_default(),
+            receiver_limited_us: info.receiver_limited_us.unwrap_or_default(),
+            buffer_limited_us: info.buffer_limited_us.unwrap_or_default(),
+            algorithm: congestion::algorithm(self).unwrap_or_default(),
+        })
     }
-}
-
-/// What TCP_INFO says of a connection; `None` if it is not TCP.
-fn line(fd: impl AsFd) -> Option<Line> {
-    let info = tcp_info(&fd).ok()?;
-    Some(Line {
-        rtt_us: info.rtt_us,
-        rtt_min_us: info.rtt_min_us.unwrap_or(info.rtt_us),
-        segments_sent: info.segments_sent.unwrap_or_default().into(),
-        segments_again: info.segments_again.into(),
-        busy_us: info.busy_us.unwrap_or_default(),
-        receiver_limited_us: info.receiver_limited_us.unwrap_or_default(),
-        buffer_limited_us: info.buffer_limited_us.unwrap_or_default(),
-        algorithm: congestion::algorithm(fd).unwrap_or_default(),
-    })
 }
 
 impl AsFd for Conn {

@@ -103,18 +103,21 @@ fn is_down(row: &ServerStatus) -> bool {
     row.state == "down"
 }
 
+fn is_used(row: &ServerStatus) -> bool {
+    !is_down(row) && row.state != "left"
+}
+
 /// The databases of each server that is down, or that answers and is not used.
 fn servers(now: &Status, found: &mut Vec<Finding>) {
     let mut by_server = BTreeMap::<(bool, &str), Vec<&ServerStatus>>::new();
-    for row in now.servers.iter().filter(|row| is_down(row) || row.state == "left") {
+    for row in now.servers.iter().filter(|row| !is_used(row)) {
         by_server.entry((is_down(row), &row.server)).or_default().push(row);
     }
     for ((down, server), rows) in by_server {
         let databases: Vec<_> = rows.iter().map(|row| &*row.database).collect();
-        let others = |row: &ServerStatus| !is_down(row) && row.state != "left";
         let left_alone = databases
             .iter()
-            .any(|name| !now.servers.iter().any(|row| row.database == *name && others(row)));
+            .any(|name| !now.servers.iter().any(|row| row.database == *name && is_used(row)));
         let reason = rows[0].reason.as_deref().unwrap_or("it does not say why");
         let databases = databases.join(", ");
         let (kind, wrong, mend) = if down {
