@@ -4,9 +4,10 @@
  * Model       hawser.serve_inside() makes this session, which is a pooler's,
  *             one that serves. From then on, whenever the server flushes a
  *             ReadyForQuery, it does not come back before there is a client
- *             with a whole plain message: that goes through a socket pair to
- *             the server's own reading, and what the server answers goes to
- *             the client's socket by methods in place of pqcomm.c's.
+ *             with a whole plain message: that goes to the server's own
+ *             reading, by raw_buf or, before PostgreSQL 17, a socket pair, and
+ *             what the server answers goes to the client's socket by methods
+ *             in place of pqcomm.c's.
  *
  *             home ─► next client ─► its message is plain? no ─► the client goes to the pooler
  *                        ▲                  │ yes: settings that differ, a Parse of the statement
@@ -64,6 +65,7 @@
 #define HEADER_BYTES 5
 
 static const char sync_message[] = {'S', 0, 0, 0, 4};
+static const char ready[] = {'Z', 0, 0, 0, 5, 'I'};
 
 /* Sets of settings that it is remembered of that they may be applied. */
 #define SETS_MAX 65536
@@ -86,7 +88,11 @@ static bool serving = false;	/* from the next ReadyForQuery on */
 static InsideClient client;
 static const PQcommMethods *home;	/* the methods of pqcomm.c */
 static pgsocket home_socket;
+#if PG_VERSION_NUM >= 170000
+static StringInfoData fed;		/* what the server reads next, as if it had come from its socket */
+#else
 static int	feed[2] = {-1, -1}; /* the server reads from the first */
+#endif
 
 static char *input;				/* of the client, as it came */
 static uint32 input_bytes;
@@ -107,6 +113,22 @@ static uint32 parses = 0;		/* before it */
 static bool parsed = false;		/* the client's own Parse has worked */
 static TimestampTz begun;		/* the transaction */
 static TimestampTz sent_at;		/* the message */
+
+/*
+ * Answers that wait for those of other clients: each send() wakes a process,
+ * which on this machine may take the processor from this one. They are sent
+ * when there are HELD_MAX, before this backend waits, and by a timer while a
+ * statement runs.
+ */
+#define HELD_MAX 4
+#define HELD_BYTES 2048
+static struct
+{
+	InsideClient client;
+	uint32		bytes;			/* 0: it has been sent */
+	char		answer[HELD_BYTES];
+}			held[HELD_MAX];
+static int	held_count = 0;
 
 /* The settings that this session has for its clients. */
 static uint32 applied_id = 0;
@@ -190,6 +212,62 @@ flush_output(void)
 	busy = true;
 	(void) send_output(true);
 	busy = false;
+}
+
+/* Whether its client has taken all that is left of it. */
+static bool
+send_one_held(int i)
+{
+	ssize_t		sent = send(held[i].client.fd, held[i].answer, held[i].bytes, MSG_DONTWAIT | MSG_NOSIGNAL);
+
+	if (sent <= 0)
+		return false;
+	held[i].bytes -= sent;
+	memmove(held[i].answer, held[i].answer + sent, held[i].bytes);
+	return held[i].bytes == 0;
+}
+
+/* From a signal handler. What a client does not take at once waits for the end of the statement. */
+void
+inside_send_some_held(void)
+{
+	for (int i = 0; i < held_count; i++)
+		if (held[i].bytes > 0 && send_one_held(i))
+			room_release_held(&held[i].client);
+}
+
+/* No statement runs. `waits`: for clients that take nothing; else these are disconnected. */
+void
+inside_send_held(bool waits)
+{
+	InsideClient current = client;
+	int			count = held_count;
+
+	room_has_run();
+	held_count = 0;
+	for (int i = 0; i < count; i++)
+		if (held[i].bytes > 0 && send_one_held(i))
+			room_release(&held[i].client);
+	for (int i = 0; i < count; i++)
+	{
+		if (held[i].bytes == 0)
+			continue;
+		client = held[i].client;
+		broken = false;
+		memcpy(output, held[i].answer, held[i].bytes);
+		output_bytes = held[i].bytes;
+		busy = true;
+		if (!send_output(waits) || broken)
+			room_lost(&client);
+		else
+			room_release(&client);
+		busy = false;
+		output_bytes = output_sent = 0;
+		broken = false;
+		/* lose_client() has asked for it */
+		QueryCancelPending = false;
+	}
+	client = current;
 }
 
 static void
@@ -314,16 +392,51 @@ inside_is_send_pending(void)
 
 /* Input. */
 
-/* The server reads this next. */
+#if PG_VERSION_NUM >= 170000
+/*
+ * pqcomm.c reads raw_buf before the socket (secure_raw_read() in be-secure.c):
+ * with direct TLS it has the first bytes of the handshake, and is empty from then on.
+ */
 static void
-feed_server(const char *bytes, uint32 count)
+put_input(const char *bytes, uint32 count)
+{
+	resetStringInfo(&fed);
+	appendBinaryStringInfo(&fed, bytes, count);
+	MyProcPort->raw_buf = fed.data;
+	MyProcPort->raw_buf_consumed = 0;
+	MyProcPort->raw_buf_remaining = count;
+}
+
+static void
+prepare_input(void)
+{
+	initStringInfo(&fed);
+}
+#else
+static void
+put_input(const char *bytes, uint32 count)
 {
 	ssize_t		sent = send(feed[1], bytes, count, MSG_NOSIGNAL | MSG_DONTWAIT);
 
 	if (sent != count)
 		ereport(FATAL, (errmsg("hawser: a message of %u bytes did not fit into a socket pair", count)));
 	MyProcPort->sock = feed[0];
-	room_runs();
+}
+
+static void
+prepare_input(void)
+{
+	if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, feed) != 0)
+		ereport(ERROR, (errmsg("could not make a socket pair: %m")));
+}
+#endif
+
+/* The server reads this next. */
+static void
+feed_server(const char *bytes, uint32 count)
+{
+	put_input(bytes, count);
+	room_runs(held_count > 0);
 	ended = failed = parsed = false;
 	resetStringInfo(&reports);
 }
@@ -612,13 +725,35 @@ hand_over(uint32 count, bool owed)
 static void
 answer_ready(void)
 {
-	char		ready[] = {'Z', 0, 0, 0, 5, status};
-
 	busy = true;
 	put_bytes(reports.data, reports.len);
-	put_bytes(ready, sizeof(ready));
+	put_bytes(ready, sizeof(ready) - 1);
+	put_bytes(&status, 1);
 	busy = false;
 	flush_output();
+}
+
+/* Whether the answer is the last of its transaction, and short. */
+static bool
+may_hold(void)
+{
+	return !broken && status == 'I' && sent_bytes == 0 && output_bytes + reports.len + sizeof(ready) <= HELD_BYTES;
+}
+
+static void
+hold_answer(void)
+{
+	uint32		bytes = output_bytes + reports.len + sizeof(ready);
+	char	   *at = held[held_count].answer;
+
+	memcpy(at, output, output_bytes);
+	memcpy(at + output_bytes, reports.data, reports.len);
+	memcpy(at + bytes - sizeof(ready), ready, sizeof(ready));
+	held[held_count].client = client;
+	held[held_count].bytes = sent_bytes = bytes;
+	held_count++;
+	output_bytes = 0;
+	room_hold(&client);
 }
 
 /* A message of the client's has been answered. */
@@ -676,6 +811,7 @@ run_input(void)
 static void
 serve_next(void)
 {
+	room_has_run();
 	/* the last words of this session, if that ends here, are flushed, too */
 	ended = false;
 	for (;;)
@@ -742,6 +878,7 @@ after_answer(void)
 	bool		drew = state_take_draw();
 	const char *body;
 	uint32		bytes = parsed ? unnamed_body(&body) : 0;
+	bool		holds;
 
 	if (bytes > 0)
 		room_note_unnamed(&client, body, bytes);
@@ -752,9 +889,12 @@ after_answer(void)
 		hand_over(0, true);
 		return;
 	}
-	if (!broken)
+	holds = may_hold();
+	if (!broken && !holds)
 		answer_ready();
 	room_has_run();
+	if (holds)
+		hold_answer();
 	count_answer(parses + (bytes > 0));
 	if (status != 'I')
 	{
@@ -774,8 +914,10 @@ after_answer(void)
 	leave_client();
 	if (broken)
 		room_lost(&client);
-	else
+	else if (!holds)
 		room_release(&client);
+	else if (held_count == HELD_MAX)
+		inside_send_held(true);
 	serve_next();
 }
 
@@ -867,10 +1009,9 @@ hawser_serve_inside(PG_FUNCTION_ARGS)
 	if (!local_is_pooler(socket_path))
 		ereport(ERROR, (errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
 						errmsg("\"%s\" is not among hawser.control_sockets", socket_path)));
-	if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, feed) != 0)
-		ereport(ERROR, (errmsg("could not make a socket pair: %m")));
 	input = MemoryContextAlloc(TopMemoryContext, INPUT_BYTES_MAX);
 	before = MemoryContextSwitchTo(TopMemoryContext);
+	prepare_input();
 	initStringInfo(&rewritten);
 	initStringInfo(&reports);
 	MemoryContextSwitchTo(before);

@@ -17,11 +17,12 @@
  *                      ▼ │ (that one goes on)       │ the pooler puts one in
  *                    PENDING ──► AGAIN ──► BUSY     │
  *     BUSY, PENDING, IDLE ──► POOLER ───────────────┘
+ *     BUSY ──► HELD ──► IDLE, or AGAIN by another's event
  *
  * A backend takes IDLE to BUSY, and BUSY or PENDING to what it likes while it
- * is the one that serves. Any backend takes BUSY to PENDING. The pooler takes
- * IDLE to POOLER, and puts clients in; of a backend that has ended it takes
- * all. A record is written while the owner is POOLER.
+ * is the one that serves. Any backend takes BUSY to PENDING, and HELD to AGAIN.
+ * The pooler takes IDLE to POOLER, and puts clients in; of a backend that has
+ * ended it takes all. A record is written while the owner is POOLER.
  */
 #ifndef HAWSER_INSIDE_H
 #define HAWSER_INSIDE_H
@@ -93,6 +94,7 @@
 #define OWNER_PENDING 2
 #define OWNER_POOLER 3
 #define OWNER_AGAIN 4			/* in the queue of a backend that has served it */
+#define OWNER_HELD 5			/* its last transaction has ended, and the answer waits to be sent */
 
 /* Words of a record: a client's settings and the names of its statements. */
 #define R_NAMES 3				/* how many: each NAME_WORDS and the bytes of the name, up to a whole word */
@@ -149,12 +151,14 @@ typedef struct InsideName
 extern bool hawser_inside;
 extern void room_enter(const char *control_socket, const char *token);
 extern bool room_next(InsideClient *client);
-extern void room_runs(void);
+extern void room_runs(bool holds);
 extern void room_has_run(void);
 extern void room_count_query(uint32 received, uint32 sent, bool binds, uint32 parses, int64 us);
 extern void room_count_transaction(int64 us);
 extern void room_note_unnamed(const InsideClient *client, const char *body, uint32 bytes);
+extern void room_hold(const InsideClient *client);
 extern void room_release(const InsideClient *client);
+extern void room_release_held(const InsideClient *client);
 extern void room_return(const InsideClient *client, const char *bytes, uint32 count);
 extern void room_lost(const InsideClient *client);
 extern bool room_wait(const InsideClient *client);
@@ -173,5 +177,7 @@ extern bool inside_is_plain(const char *text);
 
 /* inside.c */
 extern void inside_define(void);
+extern void inside_send_held(bool waits);
+extern void inside_send_some_held(void);
 
 #endif							/* HAWSER_INSIDE_H */

@@ -18,6 +18,9 @@
  *             for another client.
  * Signals     While there is nothing to do they are blocked from the last look
  *             for interrupts up to the wait, so that none is slept through.
+ *             The handlers of the two timers run while a statement does. They
+ *             use owner words and sockets of clients, and say() if that is not
+ *             being used.
  */
 #include "postgres.h"
 
@@ -65,6 +68,8 @@
 #define BLOCK_WAIT_MS 200
 /* How long a statement keeps its place. */
 #define PLACE_MS 20
+/* How long it keeps answers of others waiting. */
+#define HOLD_MS 1
 /* How long a cancel request may be on its way. */
 #define CANCEL_WAIT_MS 10000
 /* Clients that have sent more while they were served, and are served again. */
@@ -97,7 +102,9 @@ static int	again_count = 0;
 static bool again_next = false; /* the next is one of those */
 static time_t looked_at = 0;
 static TimeoutId place_timeout;
-static uint32 served = PG_UINT32_MAX;	/* slot that this backend owns */
+static TimeoutId hold_timeout;
+static uint32 served = PG_UINT32_MAX;	/* slot of the client that this backend serves */
+static volatile bool saying = false;
 
 static pg_atomic_uint32 *
 word(uint32 slot, int which)
@@ -111,12 +118,9 @@ change_owner(uint32 slot, uint32 from, uint32 to)
 	return pg_atomic_compare_exchange_u32(word(slot, S_OWNER), &from, to);
 }
 
-/* Sends it whole. The pooler reads at once; if it does not, it has gone. */
 static bool
-say(uint32 kind, uint32 slot, uint32 generation, const void *bytes, uint32 count)
+send_whole(struct iovec parts[2])
 {
-	InsideMessage message = {kind, slot, generation, count};
-	struct iovec parts[2] = {{&message, sizeof(message)}, {(void *) bytes, count}};
 	struct msghdr out = {.msg_iov = parts, .msg_iovlen = 2};
 
 	while (parts[0].iov_len + parts[1].iov_len > 0)
@@ -137,6 +141,20 @@ say(uint32 kind, uint32 slot, uint32 generation, const void *bytes, uint32 count
 		}
 	}
 	return true;
+}
+
+/* Sends it whole. The pooler reads at once; if it does not, it has gone. */
+static bool
+say(uint32 kind, uint32 slot, uint32 generation, const void *bytes, uint32 count)
+{
+	InsideMessage message = {kind, slot, generation, count};
+	struct iovec parts[2] = {{&message, sizeof(message)}, {(void *) bytes, count}};
+	bool		sent;
+
+	saying = true;
+	sent = send_whole(parts);
+	saying = false;
+	return sent;
 }
 
 /* One answer, with its descriptors, which are -1 where there are none. */
@@ -322,18 +340,32 @@ on_place_timeout(void)
 	errno = saved;
 }
 
-/* A statement begins. */
-void
-room_runs(void)
+static void
+on_hold_timeout(void)
 {
+	int			saved = errno;
+
+	/* else at the end of the statement */
+	if (!saying)
+		inside_send_some_held();
+	errno = saved;
+}
+
+/* A statement begins. `holds`: while answers of others wait. */
+void
+room_runs(bool holds)
+{
+	if (holds)
+		enable_timeout_after(hold_timeout, HOLD_MS);
 	if (counted[B_PLACE] != 0)
 		enable_timeout_after(place_timeout, PLACE_MS);
 }
 
-/* It has ended: from now on no signal takes the place away. */
+/* It has ended: from now on no signal takes the place away, or sends what waits. */
 void
 room_has_run(void)
 {
+	disable_timeout(hold_timeout, false);
 	disable_timeout(place_timeout, false);
 }
 
@@ -372,7 +404,10 @@ may_look(void)
 	pg_atomic_fetch_add_u32(header(H_WAITING), 1);
 	held = pg_atomic_read_u32(header(H_HELD));
 	if (held >= places())
+	{
+		inside_send_held(true);
 		(void) syscall(SYS_futex, header(H_HELD), FUTEX_WAIT, held, &moment, NULL, 0);
+	}
 	pg_atomic_fetch_sub_u32(header(H_WAITING), 1);
 	return false;
 }
@@ -386,6 +421,7 @@ event_comes(struct epoll_event *event, bool waits)
 
 	if (count != 0 || !waits)
 		return count == 1;
+	inside_send_held(true);
 	sigprocmask(SIG_BLOCK, &BlockSig, &before);
 	if (!InterruptPending && !ConfigReloadPending && !MyLatch->is_set)
 		count = epoll_pwait(ready_set, event, 1, WAIT_MS, &before);
@@ -410,6 +446,11 @@ take(uint32 slot)
 			case OWNER_BUSY:
 				/* who serves it goes on with this */
 				if (change_owner(slot, owner, OWNER_OF(OWNER_PENDING, owner >> 8)))
+					return false;
+				break;
+			case OWNER_HELD:
+				/* likewise, once its answer has been sent */
+				if (change_owner(slot, owner, OWNER_OF(OWNER_AGAIN, owner >> 8)))
 					return false;
 				break;
 			default:
@@ -447,6 +488,8 @@ room_next(InsideClient *client)
 	if (again_next && again_count > 0)
 	{
 		again_next = false;
+		/* its last answer may be among them */
+		inside_send_held(true);
 		slot = again[0];
 		memmove(again, again + 1, --again_count * sizeof(again[0]));
 		pg_atomic_write_u32(word(slot, S_OWNER), OWNER_OF(OWNER_BUSY, own_number));
@@ -524,6 +567,26 @@ room_count_transaction(int64 us)
 	count_time(B_TRANSACTIONS, us);
 }
 
+/* Before this backend runs something for another client. */
+static void
+heed_cancel(uint32 slot)
+{
+	/* the pooler sets this first, and then looks who owns it */
+	pg_memory_barrier();
+	if (pg_atomic_read_u32(word(slot, S_CANCEL)) != 0)
+		let_cancel_arrive(slot);
+}
+
+/* A client that has been released, and was recalled before. */
+static void
+return_recalled(const InsideClient *client)
+{
+	uint32		slot = client->slot;
+
+	if (pg_atomic_read_u32(word(slot, S_RECALL)) != 0 && change_owner(slot, OWNER_IDLE, OWNER_OF(OWNER_POOLER, own_number)))
+		(void) say(TO_POOLER_RETURN, slot, client->generation, NULL, 0);
+}
+
 static char *
 unnamed_of(uint32 slot)
 {
@@ -539,19 +602,54 @@ room_note_unnamed(const InsideClient *client, const char *body, uint32 bytes)
 	pg_atomic_write_u32(word(client->slot, S_UNNAMED), bytes + 1);
 }
 
+/*
+ * Its transaction has ended, its answer waits to be sent: no other backend
+ * takes it, and no cancel request for it comes here any more.
+ */
+void
+room_hold(const InsideClient *client)
+{
+	uint32		slot = client->slot;
+
+	served = PG_UINT32_MAX;
+	if (!change_owner(slot, OWNER_OF(OWNER_BUSY, own_number), OWNER_OF(OWNER_HELD, own_number)))
+		/* it has sent more meanwhile */
+		pg_atomic_write_u32(word(slot, S_OWNER), OWNER_OF(OWNER_AGAIN, own_number));
+	heed_cancel(slot);
+}
+
+/* Its answer has been sent from a signal handler: while a statement of another client runs. */
+void
+room_release_held(const InsideClient *client)
+{
+	uint32		slot = client->slot;
+
+	if (pg_atomic_read_u32(word(slot, S_RECALL)) != 0 || !change_owner(slot, OWNER_OF(OWNER_HELD, own_number), OWNER_IDLE))
+	{
+		/* it has sent more, which must not wait for the end of that statement */
+		forget(slot);
+		pg_atomic_write_u32(word(slot, S_OWNER), OWNER_OF(OWNER_POOLER, own_number));
+		(void) say(TO_POOLER_RETURN, slot, client->generation, NULL, 0);
+		return;
+	}
+	return_recalled(client);
+}
+
 /* It waits for its next message from now on, where any backend gets it. */
 void
 room_release(const InsideClient *client)
 {
 	uint32		slot = client->slot;
 
-	served = PG_UINT32_MAX;
+	if (slot == served)
+		served = PG_UINT32_MAX;
 	if (pg_atomic_read_u32(word(slot, S_RECALL)) != 0)
 	{
 		room_return(client, NULL, 0);
 		return;
 	}
-	if (!change_owner(slot, OWNER_OF(OWNER_BUSY, own_number), OWNER_IDLE))
+	if (!change_owner(slot, OWNER_OF(OWNER_BUSY, own_number), OWNER_IDLE) &&
+		!change_owner(slot, OWNER_OF(OWNER_HELD, own_number), OWNER_IDLE))
 	{
 		/* it has sent more meanwhile; others get their turn first */
 		if (again_count == AGAIN_MAX)
@@ -562,12 +660,8 @@ room_release(const InsideClient *client)
 		again[again_count++] = slot;
 		pg_atomic_write_u32(word(slot, S_OWNER), OWNER_OF(OWNER_AGAIN, own_number));
 	}
-	/* the pooler sets this first, and then looks who owns it */
-	pg_memory_barrier();
-	if (pg_atomic_read_u32(word(slot, S_CANCEL)) != 0)
-		let_cancel_arrive(slot);
-	if (pg_atomic_read_u32(word(slot, S_RECALL)) != 0 && change_owner(slot, OWNER_IDLE, OWNER_OF(OWNER_POOLER, own_number)))
-		(void) say(TO_POOLER_RETURN, slot, client->generation, NULL, 0);
+	heed_cancel(slot);
+	return_recalled(client);
 }
 
 static void
@@ -575,12 +669,11 @@ give_up(uint32 slot, uint32 kind, const void *bytes, uint32 count)
 {
 	uint32		generation = pg_atomic_read_u32(word(slot, S_GENERATION));
 
-	served = PG_UINT32_MAX;
+	if (slot == served)
+		served = PG_UINT32_MAX;
 	forget(slot);
 	pg_atomic_write_u32(word(slot, S_OWNER), OWNER_OF(OWNER_POOLER, own_number));
-	pg_memory_barrier();
-	if (pg_atomic_read_u32(word(slot, S_CANCEL)) != 0)
-		let_cancel_arrive(slot);
+	heed_cancel(slot);
 	(void) say(kind, slot, generation, bytes, count);
 }
 
@@ -610,6 +703,7 @@ room_wait(const InsideClient *client)
 	int			found = -1;
 	sigset_t	before;
 
+	inside_send_held(true);
 	leave_place();
 	pgstat_report_wait_start(WAIT_EVENT_CLIENT_READ);
 	sigprocmask(SIG_BLOCK, &BlockSig, &before);
@@ -629,6 +723,7 @@ room_wait(const InsideClient *client)
 void
 room_hand_over(const InsideClient *client, const char *bytes, uint32 count, bool owed)
 {
+	inside_send_held(true);
 	while (again_count > 0)
 		give_up(again[--again_count], TO_POOLER_RETURN, NULL, 0);
 	leave_place();
@@ -767,6 +862,7 @@ room_has_waiters(void)
 static void
 at_exit(int code, Datum argument)
 {
+	inside_send_held(false);
 	if (served != PG_UINT32_MAX)
 		give_up(served, TO_POOLER_LOST, NULL, 0);
 	while (again_count > 0)
@@ -828,5 +924,6 @@ room_enter(const char *control_socket, const char *token)
 	counted = words + HEADER_WORDS + answer.generation * BACKEND_WORDS;
 	close(fds[1]);
 	place_timeout = RegisterTimeout(USER_TIMEOUT, on_place_timeout);
+	hold_timeout = RegisterTimeout(USER_TIMEOUT, on_hold_timeout);
 	on_proc_exit(at_exit, (Datum) 0);
 }

@@ -55,7 +55,7 @@ def inside(env, server="on", more="", **settings):
             owner.execute(extension.functions(path))
             for statement in OBJECTS.strip().split(";\n"):
                 owner.execute(statement)
-        target = stack.enter_context(env.pooler_with(hba=HBA, append=append, start=False, inside_size=SIZE, **settings))
+        target = stack.enter_context(env.pooler_with(hba=HBA, append=append, start=False, **{"inside_size": SIZE, **settings}))
         with env.cluster.superuser("postgres") as owner:
             owner.execute(f"alter system set hawser.control_sockets = '{target.pooler.directory / 'hawser.sock'}'")
             owner.execute("select pg_reload_conf()")
@@ -434,6 +434,33 @@ def test_a_statement_that_takes_long_gives_its_place_to_another(env):
             one.execute("commit")
             other.execute("commit")
         equal(states(target).count("inside"), 2, "clients that are still inside")
+
+
+@pooler_only
+@limit(120)
+def test_an_answer_does_not_wait_for_the_statement_of_another_client(env):
+    with inside(env, inside_size=1) as target:
+        short, long, busy = (connect(env, target) for _ in range(3))
+        goes_in(env, target, short, long, busy)
+        for last in (False, True):  # the only server process finds both messages ready, one after the other
+            busy.send(m.query("select pg_sleep(0.3), 'busy'"))
+            runs(env, "busy")
+            short.send(m.query("select 1"))
+            long.send(m.query("select pg_sleep(2), 'takes long'"))
+            if last:  # the next message of a client is there before it has its answer
+                short.send(m.query("select 2"))
+            busy.collect()
+            began = time.monotonic()
+            equal(short.collect().rows, [("1",)])
+            runs(env, "takes long")
+            if last:
+                equal(short.collect().rows, [("2",)])
+            assert last or time.monotonic() - began < 1, "the answer has waited"
+            equal(long.collect().tags, ["SELECT 1"])
+        for client in (short, busy):  # more than are held at once
+            client.send(*(m.query(f"select {i}") for i in range(40)))
+        for client in (short, busy):
+            equal([client.collect().rows for _ in range(40)], [[(str(i),)] for i in range(40)])
 
 
 @pooler_only
