@@ -330,6 +330,8 @@ def all_cases(many_clients):
         Case("extended_100", "extended, 100 clients", transactions(100, protocol="extended"), WITH_INSIDE),
         Case("tpcb_100", "7 statements to a transaction, 100 clients",
              transactions(100, workload="tpcb"), WITH_INSIDE),
+        Case("update_100", "5 statements to a transaction, simple, 100 clients",
+             transactions(100, protocol="simple", workload="simple-update"), WITH_INSIDE),
         Case("latency_1", "1 client", transactions(1), WITH_INSIDE),
         Case("bulk_100_select", "100 MB, rows of 100 bytes, SELECT",
              bulk("SELECT value FROM bulk_100")),

@@ -20,6 +20,8 @@ pub(crate) enum Workload {
     Contention,
     /// pgbench's default: seven statements in one transaction.
     Tpcb,
+    /// pgbench's `-N`: the same without the updates of tellers and branches, for whose rows clients wait.
+    SimpleUpdate,
 }
 
 /// How a statement is sent.
@@ -104,21 +106,29 @@ impl Scripts {
     ) -> Self {
         use Variable::{Account, Branch, Delta, FewRow, Teller};
         type Text = (&'static str, &'static [Variable]);
+        const BEGIN: Text = ("BEGIN", &[]);
+        const END: Text = ("END", &[]);
+        const SELECT_ACCOUNT: Text =
+            ("SELECT abalance FROM pgbench_accounts WHERE aid = ?", &[Account]);
+        const UPDATE_ACCOUNT: Text = (
+            "UPDATE pgbench_accounts SET abalance = abalance + ? WHERE aid = ?",
+            &[Delta, Account],
+        );
+        const INSERT_HISTORY: Text = (
+            "INSERT INTO pgbench_history (tid, bid, aid, delta, mtime) \
+             VALUES (?, ?, ?, ?, CURRENT_TIMESTAMP)",
+            &[Teller, Branch, Account, Delta],
+        );
         let texts: &[&[Text]] = match workload {
-            Workload::Select => {
-                &[&[("SELECT abalance FROM pgbench_accounts WHERE aid = ?", &[Account])]]
-            }
+            Workload::Select => &[&[SELECT_ACCOUNT]],
             Workload::Contention => &[
                 &[("SELECT value FROM bench_few WHERE id = ?", &[FewRow])],
                 &[("UPDATE bench_few SET value = value + 1 WHERE id = ?", &[FewRow])],
             ],
             Workload::Tpcb => &[&[
-                ("BEGIN", &[]),
-                (
-                    "UPDATE pgbench_accounts SET abalance = abalance + ? WHERE aid = ?",
-                    &[Delta, Account],
-                ),
-                ("SELECT abalance FROM pgbench_accounts WHERE aid = ?", &[Account]),
+                BEGIN,
+                UPDATE_ACCOUNT,
+                SELECT_ACCOUNT,
                 (
                     "UPDATE pgbench_tellers SET tbalance = tbalance + ? WHERE tid = ?",
                     &[Delta, Teller],
@@ -127,13 +137,12 @@ impl Scripts {
                     "UPDATE pgbench_branches SET bbalance = bbalance + ? WHERE bid = ?",
                     &[Delta, Branch],
                 ),
-                (
-                    "INSERT INTO pgbench_history (tid, bid, aid, delta, mtime) \
-                     VALUES (?, ?, ?, ?, CURRENT_TIMESTAMP)",
-                    &[Teller, Branch, Account, Delta],
-                ),
-                ("END", &[]),
+                INSERT_HISTORY,
+                END,
             ]],
+            Workload::SimpleUpdate => {
+                &[&[BEGIN, UPDATE_ACCOUNT, SELECT_ACCOUNT, INSERT_HISTORY, END]]
+            }
         };
         let one = |script: usize| {
             texts[script].iter().enumerate().map(move |(step, &(text, variables))| {
