@@ -36,6 +36,7 @@
 #include "compat.h"
 #include "inside.h"
 
+#include <poll.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -214,60 +215,43 @@ flush_output(void)
 	busy = false;
 }
 
-/* Whether its client has taken all that is left of it. */
 static bool
 send_one_held(int i)
 {
 	ssize_t		sent = send(held[i].client.fd, held[i].answer, held[i].bytes, MSG_DONTWAIT | MSG_NOSIGNAL);
 
-	if (sent <= 0)
+	if (sent != held[i].bytes)
 		return false;
-	held[i].bytes -= sent;
-	memmove(held[i].answer, held[i].answer + sent, held[i].bytes);
-	return held[i].bytes == 0;
+	held[i].bytes = 0;
+	return true;
 }
 
-/* From a signal handler. What a client does not take at once waits for the end of the statement. */
+/* The same from a signal handler, while a statement of another client runs. */
 void
-inside_send_some_held(void)
+inside_send_held_meanwhile(void)
 {
 	for (int i = 0; i < held_count; i++)
 		if (held[i].bytes > 0 && send_one_held(i))
 			room_release_held(&held[i].client);
 }
 
-/* No statement runs. `waits`: for clients that take nothing; else these are disconnected. */
+/* Sends the answers that wait. No statement runs. */
 void
-inside_send_held(bool waits)
+inside_send_held(void)
 {
-	InsideClient current = client;
 	int			count = held_count;
 
 	room_has_run();
 	held_count = 0;
 	for (int i = 0; i < count; i++)
-		if (held[i].bytes > 0 && send_one_held(i))
-			room_release(&held[i].client);
-	for (int i = 0; i < count; i++)
-	{
-		if (held[i].bytes == 0)
-			continue;
-		client = held[i].client;
-		broken = false;
-		memcpy(output, held[i].answer, held[i].bytes);
-		output_bytes = held[i].bytes;
-		busy = true;
-		if (!send_output(waits) || broken)
-			room_lost(&client);
-		else
-			room_release(&client);
-		busy = false;
-		output_bytes = output_sent = 0;
-		broken = false;
-		/* lose_client() has asked for it */
-		QueryCancelPending = false;
-	}
-	client = current;
+		if (held[i].bytes > 0)
+		{
+			/* there was room for it: its connection has ended */
+			if (send_one_held(i))
+				room_release(&held[i].client);
+			else
+				room_lost(&held[i].client);
+		}
 }
 
 static void
@@ -733,11 +717,14 @@ answer_ready(void)
 	flush_output();
 }
 
-/* Whether the answer is the last of its transaction, and short. */
+/* Whether the answer is the last of its transaction, short, and there is room for it in the client's socket. */
 static bool
 may_hold(void)
 {
-	return !broken && status == 'I' && sent_bytes == 0 && output_bytes + reports.len + sizeof(ready) <= HELD_BYTES;
+	struct pollfd room_in_socket = {.fd = client.fd, .events = POLLOUT};
+
+	return !broken && status == 'I' && sent_bytes == 0 && output_bytes + reports.len + sizeof(ready) <= HELD_BYTES &&
+		poll(&room_in_socket, 1, 0) == 1;
 }
 
 static void
@@ -912,12 +899,14 @@ after_answer(void)
 	if (drew)
 		state_forget_draws();
 	leave_client();
+	/* a handler that ends this process flushes */
+	ended = false;
 	if (broken)
 		room_lost(&client);
 	else if (!holds)
 		room_release(&client);
 	else if (held_count == HELD_MAX)
-		inside_send_held(true);
+		inside_send_held();
 	serve_next();
 }
 

@@ -177,7 +177,7 @@ extern bool inside_is_plain(const char *text);
 
 /* inside.c */
 extern void inside_define(void);
-extern void inside_send_held(bool waits);
-extern void inside_send_some_held(void);
+extern void inside_send_held(void);
+extern void inside_send_held_meanwhile(void);
 
 #endif							/* HAWSER_INSIDE_H */

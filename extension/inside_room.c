@@ -68,8 +68,9 @@
 #define BLOCK_WAIT_MS 200
 /* How long a statement keeps its place. */
 #define PLACE_MS 20
-/* How long it keeps answers of others waiting. */
+/* How long it keeps answers and messages of others waiting. */
 #define HOLD_MS 1
+#define HOLD_AGAIN_MS 10
 /* How long a cancel request may be on its way. */
 #define CANCEL_WAIT_MS 10000
 /* Clients that have sent more while they were served, and are served again. */
@@ -233,6 +234,7 @@ fetch(uint32 slot, uint32 generation)
 	if (known[slot].fd >= 0 && known[slot].generation == generation)
 		return known[slot].fd;
 	forget(slot);
+	inside_send_held();
 	if (!say(TO_POOLER_FETCH, slot, generation, NULL, 0) || !hear(&answer, fds))
 		proc_exit(0);			/* the pooler has gone */
 	if (answer.kind != TO_BACKEND_CLIENT || fds[0] < 0)
@@ -340,14 +342,37 @@ on_place_timeout(void)
 	errno = saved;
 }
 
+/* The pooler goes on with it, from what is in its socket. */
+static void
+return_unread(uint32 slot)
+{
+	uint32		generation = pg_atomic_read_u32(word(slot, S_GENERATION));
+
+	forget(slot);
+	pg_atomic_write_u32(word(slot, S_OWNER), OWNER_OF(OWNER_POOLER, own_number));
+	(void) say(TO_POOLER_RETURN, slot, generation, NULL, 0);
+}
+
+/* Clients whose messages would wait here for another client. */
+static void
+return_again(void)
+{
+	while (again_count > 0)
+		return_unread(again[--again_count]);
+}
+
 static void
 on_hold_timeout(void)
 {
 	int			saved = errno;
 
-	/* else at the end of the statement */
-	if (!saying)
-		inside_send_some_held();
+	if (saying)
+		enable_timeout_after(hold_timeout, HOLD_AGAIN_MS);
+	else
+	{
+		inside_send_held_meanwhile();
+		return_again();
+	}
 	errno = saved;
 }
 
@@ -355,7 +380,7 @@ on_hold_timeout(void)
 void
 room_runs(bool holds)
 {
-	if (holds)
+	if (holds || again_count > 0)
 		enable_timeout_after(hold_timeout, HOLD_MS);
 	if (counted[B_PLACE] != 0)
 		enable_timeout_after(place_timeout, PLACE_MS);
@@ -404,10 +429,9 @@ may_look(void)
 	pg_atomic_fetch_add_u32(header(H_WAITING), 1);
 	held = pg_atomic_read_u32(header(H_HELD));
 	if (held >= places())
-	{
-		inside_send_held(true);
+		inside_send_held();
+	if (held >= places() && again_count == 0)
 		(void) syscall(SYS_futex, header(H_HELD), FUTEX_WAIT, held, &moment, NULL, 0);
-	}
 	pg_atomic_fetch_sub_u32(header(H_WAITING), 1);
 	return false;
 }
@@ -421,7 +445,9 @@ event_comes(struct epoll_event *event, bool waits)
 
 	if (count != 0 || !waits)
 		return count == 1;
-	inside_send_held(true);
+	inside_send_held();
+	if (again_count > 0)
+		return false;
 	sigprocmask(SIG_BLOCK, &BlockSig, &before);
 	if (!InterruptPending && !ConfigReloadPending && !MyLatch->is_set)
 		count = epoll_pwait(ready_set, event, 1, WAIT_MS, &before);
@@ -489,7 +515,7 @@ room_next(InsideClient *client)
 	{
 		again_next = false;
 		/* its last answer may be among them */
-		inside_send_held(true);
+		inside_send_held();
 		slot = again[0];
 		memmove(again, again + 1, --again_count * sizeof(again[0]));
 		pg_atomic_write_u32(word(slot, S_OWNER), OWNER_OF(OWNER_BUSY, own_number));
@@ -527,6 +553,7 @@ room_next(InsideClient *client)
 static void
 let_cancel_arrive(uint32 slot)
 {
+	inside_send_held();
 	for (int waited = 0; pg_atomic_read_u32(word(slot, S_CANCEL)) != 0 && waited < CANCEL_WAIT_MS; waited++)
 		pg_usleep(1000);
 	/* it may still come, for another client */
@@ -624,15 +651,11 @@ room_release_held(const InsideClient *client)
 {
 	uint32		slot = client->slot;
 
-	if (pg_atomic_read_u32(word(slot, S_RECALL)) != 0 || !change_owner(slot, OWNER_OF(OWNER_HELD, own_number), OWNER_IDLE))
-	{
-		/* it has sent more, which must not wait for the end of that statement */
-		forget(slot);
-		pg_atomic_write_u32(word(slot, S_OWNER), OWNER_OF(OWNER_POOLER, own_number));
-		(void) say(TO_POOLER_RETURN, slot, client->generation, NULL, 0);
-		return;
-	}
-	return_recalled(client);
+	/* else it has sent more, which must not wait for the end of that statement */
+	if (pg_atomic_read_u32(word(slot, S_RECALL)) == 0 && change_owner(slot, OWNER_OF(OWNER_HELD, own_number), OWNER_IDLE))
+		return_recalled(client);
+	else
+		return_unread(slot);
 }
 
 /* It waits for its next message from now on, where any backend gets it. */
@@ -703,7 +726,8 @@ room_wait(const InsideClient *client)
 	int			found = -1;
 	sigset_t	before;
 
-	inside_send_held(true);
+	inside_send_held();
+	return_again();
 	leave_place();
 	pgstat_report_wait_start(WAIT_EVENT_CLIENT_READ);
 	sigprocmask(SIG_BLOCK, &BlockSig, &before);
@@ -723,9 +747,8 @@ room_wait(const InsideClient *client)
 void
 room_hand_over(const InsideClient *client, const char *bytes, uint32 count, bool owed)
 {
-	inside_send_held(true);
-	while (again_count > 0)
-		give_up(again[--again_count], TO_POOLER_RETURN, NULL, 0);
+	inside_send_held();
+	return_again();
 	leave_place();
 	give_up(client->slot, owed ? TO_POOLER_PAIR_OWED : TO_POOLER_PAIR, bytes, count);
 	for (uint32 slot = 0; slot < known_room; slot++)
@@ -862,11 +885,10 @@ room_has_waiters(void)
 static void
 at_exit(int code, Datum argument)
 {
-	inside_send_held(false);
+	inside_send_held();
 	if (served != PG_UINT32_MAX)
 		give_up(served, TO_POOLER_LOST, NULL, 0);
-	while (again_count > 0)
-		give_up(again[--again_count], TO_POOLER_RETURN, NULL, 0);
+	return_again();
 	if (words != NULL)
 		leave_place();
 }

@@ -465,6 +465,30 @@ def test_an_answer_does_not_wait_for_the_statement_of_another_client(env):
 
 @pooler_only
 @limit(120)
+def test_a_message_that_comes_before_the_answer_to_the_last_waits_for_no_other_client(env):
+    with inside(env) as target:
+        hasty, one, other = (connect(env, target) for _ in range(SIZE + 1))
+        hasty.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # the second message waits for no acknowledgement
+        for others_begin in (False, True):
+            goes_in(env, target, hasty, one, other)
+            hasty.send(m.query("select pg_sleep(0.5), 'first'"))
+            runs(env, "first")
+            hasty.send(m.query("select 2"))
+            if others_begin:  # one on the process that is free, the other on that which then has the second message, too
+                one.execute("begin")
+                other.send(m.query("begin"))
+            hasty.collect()
+            began = time.monotonic()
+            equal(hasty.collect().rows, [("2",)])
+            assert time.monotonic() - began < 0.5, "the second message has waited"
+            if others_begin:
+                equal((other.collect().tags, other.value("select 3")), (["BEGIN"], "3"))
+                other.execute("commit")
+                one.execute("commit")
+
+
+@pooler_only
+@limit(120)
 def test_in_a_transaction_what_is_not_plain_takes_the_backend_along(env):
     with inside(env) as target:
         one, other = connect(env, target), connect(env, target)
