@@ -852,8 +852,12 @@ serve_in_block(void)
 		}
 		else if (got == 0)
 			roll_back();
-		else if (!run_input())
-			hand_over(input_bytes, false);
+		else
+		{
+			room_heed_cancel(&client);
+			if (!run_input())
+				hand_over(input_bytes, false);
+		}
 		return;
 	}
 }

@@ -157,6 +157,7 @@ extern void room_count_query(uint32 received, uint32 sent, bool binds, uint32 pa
 extern void room_count_transaction(int64 us);
 extern void room_note_unnamed(const InsideClient *client, const char *body, uint32 bytes);
 extern void room_hold(const InsideClient *client);
+extern void room_heed_cancel(const InsideClient *client);
 extern void room_release(const InsideClient *client);
 extern void room_release_held(const InsideClient *client);
 extern void room_return(const InsideClient *client, const char *bytes, uint32 count);

@@ -594,7 +594,7 @@ room_count_transaction(int64 us)
 	count_time(B_TRANSACTIONS, us);
 }
 
-/* Before this backend runs something for another client. */
+/* Before this backend runs something else. */
 static void
 heed_cancel(uint32 slot)
 {
@@ -656,6 +656,13 @@ room_release_held(const InsideClient *client)
 		return_recalled(client);
 	else
 		return_unread(slot);
+}
+
+/* Before its next message within a transaction runs: a cancel request was for the one before. */
+void
+room_heed_cancel(const InsideClient *client)
+{
+	heed_cancel(client->slot);
 }
 
 /* It waits for its next message from now on, where any backend gets it. */

@@ -637,9 +637,12 @@ def test_a_cancel_reaches_the_query_that_runs_inside(env):
             client.cancel(target)
             equal(client.collect().sqlstate, "57014")
             equal((one.value("select 1"), other.value("select 2")), ("1", "2"))
-        one.cancel(target)  # nothing runs
-        for _ in range(20):
-            equal((one.value("select 1"), other.value("select 2")), ("1", "2"))
+        for begin, end in (("", ""), ("begin", "commit")):
+            for _ in range(20):  # nothing runs, and what comes later is not hit
+                one.execute(begin)
+                one.cancel(target)
+                equal((one.value("select 1 from pg_sleep(0.02)"), other.value("select 2")), ("1", "2"))
+                one.execute(end)
 
 
 @pooler_only

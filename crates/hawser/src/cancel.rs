@@ -10,18 +10,19 @@
 //! * at most [`FROM_CLIENTS_MAX`] requests of clients are on their way to loops at a time, and so in
 //!   one turn of a loop; others wait in their logins, whose number is limited, and which
 //!   `client_login_timeout` ends
-//! * the connection is closed once the request is with the loop, as PostgreSQL does after it has
-//!   signalled. A client that waits for that knows that a later query is not hit: the loop handles
-//!   the request before it reads that query, and sends no query to a server connection while a
-//!   request for it is under way
+//! * the connection is closed once the loop has handled the request, as PostgreSQL does after it has
+//!   signalled. A client that waits for that knows that a later query is not hit: the loop sends no
+//!   query to a server connection while a request for it is under way, and inside the server a backend
+//!   waits for the signal first ([`crate::inside`])
 
 pub mod servers;
 
+use std::convert::Infallible;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use hawser_pooler::relay::{CancelKey, ToLoop};
-use tokio::sync::Semaphore;
+use tokio::sync::{Semaphore, mpsc};
 
 use crate::loops::Loops;
 use crate::peers::{Received, ToPeers, own_process_ids};
@@ -55,7 +56,8 @@ impl Default for CancelGate {
 
 impl CancelGate {
     /// Passes a client's cancel request to the loop, or the loops, that it may be for, once there
-    /// is a place for it. `peer_id`: this pooler's own number, 0 if it has no peers.
+    /// is a place for it, and waits until they have handled it. `peer_id`: this pooler's own number,
+    /// 0 if it has no peers.
     pub async fn hand_over(&self, loops: &Loops, request: &Received<'_>, peer_id: u32) {
         if !request.may_be_for(peer_id) {
             return;
@@ -63,13 +65,16 @@ impl CancelGate {
         // The semaphore is never closed.
         let Ok(place) = self.from_clients.clone().acquire_owned().await else { return };
         let process = request.process;
-        let key = CancelKey::holding(request.key, Arc::new(place));
+        let (held, mut handled) = mpsc::channel::<Infallible>(1);
+        let key = CancelKey::holding(request.key, Arc::new((place, held)));
         let message = || ToLoop::Cancel { process, key: key.clone() };
         let count = u16::try_from(loops.count()).unwrap_or(u16::MAX);
         match own_process_ids(peer_id, 0).loop_of(process, count) {
             Some(home) => loops.send(home, message()),
             None => loops.send_all(message),
         }
+        drop(key);
+        handled.recv().await;
     }
 }
 

@@ -117,17 +117,17 @@ impl LineStatus {
 type Lines = BTreeMap<(bool, String), LineStatus>;
 
 impl Holders {
-    /// Asks all loops.
+    /// Asks all loops. `asks_lines`: for the lines, too, with a system call for each connection.
     ///
     /// # Errors
     /// A loop did not answer.
-    pub async fn gather(pooler: &dyn Pooler) -> Result<Self, LoopSilent> {
+    pub async fn gather(pooler: &dyn Pooler, asks_lines: bool) -> Result<Self, LoopSilent> {
         let loops = pooler.loops();
         let pools: HashMap<PoolId, Pool> =
             pooler.pools().into_iter().map(|entry| (entry.pool.id, entry.pool)).collect();
         let server = |id| pooler.place(id).map(|place| place.configured.to_string());
         let (mut gathered, mut lines) = (Self::default(), Lines::new());
-        let mut pages = Pages::new(loops, Listed::Holders, false);
+        let mut pages = Pages::new(loops, Listed::Holders { lines: asks_lines }, false);
         while let Some(page) = pages.next().await? {
             for client in &page.clients {
                 gathered.add(client, pools.get(&client.pool), loops.now(), loops.count());
@@ -141,7 +141,7 @@ impl Holders {
                 }
             }
         }
-        for pool in pools.values() {
+        for pool in pools.values().filter(|_| asks_lines) {
             // As SHOW SERVERS: an idle connection can be asked nowhere else, and waits for nothing.
             let idle: Vec<_> = pool
                 .lock()

@@ -33,8 +33,8 @@ use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
 use hawser_pooler::ids::{ClientId, PoolId, ServerAddressId};
-use hawser_pooler::relay::ToLoop;
 use hawser_pooler::relay::inside::{BackFromInside, InsideSession, PairFromInside};
+use hawser_pooler::relay::{CancelKey, ToLoop};
 use tokio::net::UnixListener;
 use tokio::sync::oneshot;
 use tokio::time::{MissedTickBehavior, interval};
@@ -149,9 +149,11 @@ impl Inside {
     }
 
     /// Cancels what a client runs inside.
-    pub async fn cancel(&self, client: ClientId) {
+    pub async fn cancel(&self, client: ClientId, request: Option<CancelKey>) {
         let Some(room) = self.room_with(client) else { return };
         let Some(target) = room.begin_cancel(client) else { return };
+        // From now on its backend waits for the signal before it runs anything else.
+        drop(request);
         let (server, process, within) = (target.server, target.process, self.to_servers.within());
         let sent = self.to_servers.cancel(server, process, &target.key, within).await;
         if let Some(Err(failed)) = sent {

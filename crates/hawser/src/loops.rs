@@ -20,7 +20,7 @@ use hawser_pooler::ids::{ClientId, LoopId, PoolId};
 use hawser_pooler::relay::backend::PoolRef;
 use hawser_pooler::relay::inside::InsideSession;
 use hawser_pooler::relay::succession::MovedClient;
-use hawser_pooler::relay::{CancelRequest, Socket, ToLoop};
+use hawser_pooler::relay::{CancelKey, CancelRequest, Socket, ToLoop};
 use hawser_pooler::time::Time;
 use hawser_sys::clock;
 use tokio::sync::mpsc;
@@ -222,7 +222,7 @@ pub enum Order<S: Socket = Conn> {
     /// A client is wanted back from inside.
     CallBack(ClientId),
     /// What a client runs inside is to be cancelled.
-    CancelInside(ClientId),
+    CancelInside(ClientId, Option<CancelKey>),
     /// New sessions of this pool's servers may start with other values from now on (ALTER ROLE and
     /// the like): the next client must ask for that.
     ExpectChange(PoolId),
@@ -291,8 +291,8 @@ impl<S: Socket> Control<S> {
     }
 
     /// Has what a client runs inside cancelled.
-    pub fn cancel_inside(&self, client: ClientId) {
-        let _ = self.orders.send(Order::CancelInside(client));
+    pub fn cancel_inside(&self, client: ClientId, request: Option<CancelKey>) {
+        let _ = self.orders.send(Order::CancelInside(client, request));
     }
 
     /// Has the servers of this pool asked what new sessions start with.

@@ -10,6 +10,7 @@
 //! asked at most every [`LOOK_EVERY`]. What the page says first is of two such looks ([`doctor`]).
 
 pub mod collect;
+mod families;
 pub mod format;
 mod history;
 pub mod host;
@@ -33,20 +34,12 @@ use crate::lock::locked;
 use crate::queries::Queries;
 use crate::queries::order::Order;
 use crate::status::Status;
-use collect::Collect;
+use collect::{Collect, Looked};
 use format::Format;
 use history::History;
 
 /// The shortest time between two questions to the loops.
 const LOOK_EVERY: Duration = Duration::from_secs(3);
-
-/// What the loops said last; `None`: they have not been asked yet.
-#[derive(Clone, Debug, Default)]
-struct Looked {
-    holders: Option<Holders>,
-    /// The statements that have taken the most time.
-    queries: Queries,
-}
 
 /// What was judged last, and when.
 #[derive(Debug)]
@@ -99,18 +92,21 @@ impl Pages {
         let Ok(mut queries) = Queries::gather(self.pooler.loops()).await else { return };
         queries.sort(Order::Time);
         queries.all.truncate(queries::SHOWN_MAX);
-        let Ok(holders) = Holders::gather(self.pooler.as_ref()).await else { return };
-        *locked(&self.looked) = Looked { holders: Some(holders), queries };
+        let Ok(holders) = Holders::gather(self.pooler.as_ref(), false).await else { return };
+        *locked(&self.looked) = Looked { pins: Some(holders.pins), queries };
     }
 
     /// What to change first.
-    fn first_finding(&self, looked: &Looked) -> Option<Finding> {
-        let mut judged = locked(&self.judged);
-        if let Some(last) = judged.as_ref().filter(|last| last.at.elapsed() < LOOK_EVERY) {
+    async fn first_finding(&self, looked: &Looked) -> Option<Finding> {
+        if let Some(last) = &*locked(&self.judged)
+            && last.at.elapsed() < LOOK_EVERY
+        {
             return last.first.clone();
         }
-        let Looked { holders, queries } = looked.clone();
-        let status = Status::with(self.pooler.as_ref(), queries, holders.unwrap_or_default());
+        let pooler = self.pooler.as_ref();
+        let holders = Holders::gather(pooler, true).await.unwrap_or_default();
+        let status = Status::with(pooler, looked.queries.clone(), holders);
+        let mut judged = locked(&self.judged);
         let before = judged.as_ref().map(|last| (&last.status, last.at.elapsed().as_secs_f64()));
         let first = doctor::judge::judge(before, &status).into_iter().next();
         *judged = Some(Judged { at: Instant::now(), status, first: first.clone() });
@@ -129,7 +125,7 @@ impl Pages {
     pub async fn status(&self) -> String {
         self.look().await;
         let looked = locked(&self.looked).clone();
-        let finding = self.first_finding(&looked);
+        let finding = self.first_finding(&looked).await;
         page::status(self.pooler.as_ref(), &self.history(), &looked, finding.as_ref())
     }
 

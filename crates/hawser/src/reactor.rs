@@ -51,7 +51,9 @@ use hawser_pooler::relay::backend::PoolRef;
 use hawser_pooler::relay::inside::{BackFromInside, InsideSession};
 use hawser_pooler::relay::message::{Event, SERVER_CLOSED, SERVER_SILENT};
 use hawser_pooler::relay::succession::MovedClient;
-use hawser_pooler::relay::{CancelRequest, Engine, Host, Readiness, Socket, ToLoop, Token, limits};
+use hawser_pooler::relay::{
+    CancelKey, CancelRequest, Engine, Host, Readiness, Socket, ToLoop, Token, limits,
+};
 use hawser_pooler::time::Time;
 use hawser_sys::eventfd::EventFd;
 
@@ -499,8 +501,8 @@ impl<S: Socket + AsFd> Host<S> for LoopHost<S> {
         self.shared.control.call_back(client);
     }
 
-    fn cancel_inside(&mut self, client: ClientId) {
-        self.shared.control.cancel_inside(client);
+    fn cancel_inside(&mut self, client: ClientId, request: Option<CancelKey>) {
+        self.shared.control.cancel_inside(client, request);
     }
 
     fn part(&mut self, socket: &S) {

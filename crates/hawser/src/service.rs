@@ -287,9 +287,9 @@ impl Service {
                 }
                 Order::GoInside { client, fd, session } => self.inside.put(client, fd, &session),
                 Order::CallBack(client) => self.inside.call_back(client),
-                Order::CancelInside(client) => {
+                Order::CancelInside(client, request) => {
                     let inside = self.inside.clone();
-                    tokio::spawn(async move { inside.cancel(client).await });
+                    tokio::spawn(async move { inside.cancel(client, request).await });
                 }
                 Order::ExpectChange(pool) => {
                     self.enquiries.expect_change(pool);

@@ -282,7 +282,7 @@ impl Status {
     pub async fn whole(pooler: &dyn Pooler) -> Self {
         // A loop that does not answer is no reason to say nothing.
         let queries = Queries::gather(pooler.loops()).await.unwrap_or_default();
-        Self::with(pooler, queries, Holders::gather(pooler).await.unwrap_or_default())
+        Self::with(pooler, queries, Holders::gather(pooler, true).await.unwrap_or_default())
     }
 
     /// The same, with what they have said before.

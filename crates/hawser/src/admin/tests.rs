@@ -74,7 +74,7 @@ impl Loop {
                     let next = (to < all.len()).then_some(to as u32);
                     Page { clients: all[from..to].to_vec(), next, ..Page::default() }
                 }
-                Listed::Holders => {
+                Listed::Holders { .. } => {
                     let mut clients = self.clients.lock().unwrap().clone();
                     clients.retain(|client| client.backend.is_some());
                     Page { clients, ..Page::default() }

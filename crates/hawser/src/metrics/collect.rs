@@ -21,20 +21,29 @@ use prometheus_client::encoding::{
 use prometheus_client::metrics::MetricType;
 use prometheus_client::registry::Unit;
 
-use super::Looked;
+use super::families::{counts, gauges};
 use super::process::ProcessFigures;
 use crate::admin::pooler::{PoolEntry, Pooler};
 use crate::bypass::usage::BypassUsage;
 use crate::dial::server_row::{ServerRow, ServerState};
-use crate::holders::Holders;
+use crate::holders::Pins;
 use crate::limits::shared::{SharedLimit, State};
 use crate::lock::locked;
 use crate::loops::Pool;
+use crate::queries::Queries;
 use crate::spans::Spans;
 use crate::totals::Totals;
 
 const MICROSECONDS: f64 = 1e6;
 const CLASSES: usize = HISTOGRAM_BOUNDS_US.len() + 1;
+
+/// What the loops said last; `None`: they have not been asked yet.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Looked {
+    pub(super) pins: Option<Pins>,
+    /// The statements that have taken the most time.
+    pub(super) queries: Queries,
+}
 
 /// Everything that `/metrics` shows.
 #[derive(derive_more::Debug)]
@@ -139,8 +148,8 @@ impl Collector for Collect {
         connections(&mut encoder, &series)?;
         counters(&mut encoder, &series)?;
         histograms(&mut encoder, &series)?;
-        let Looked { holders, queries } = locked(&self.looked).clone();
-        if let Some(Holders { pins, .. }) = holders {
+        let Looked { pins, queries } = locked(&self.looked).clone();
+        if let Some(pins) = pins {
             let help = "Clients that keep their server connection between transactions, by reason";
             let values = pins.iter().map(|(reason, (count, _))| ([("reason", *reason)], *count));
             gauges(&mut encoder, "pinned_clients", help, None, values)?;
@@ -155,44 +164,6 @@ impl Collector for Collect {
         tallies(&mut encoder, pooler)?;
         process(&mut encoder, pooler)
     }
-}
-
-/// A family of gauges.
-pub(super) fn gauges<'a, V: EncodeGaugeValue, const N: usize>(
-    encoder: &mut DescriptorEncoder<'_>,
-    name: &str,
-    help: &str,
-    unit: Option<&Unit>,
-    values: impl IntoIterator<Item = ([(&'static str, &'a str); N], V)>,
-) -> fmt::Result {
-    let mut family = encoder.encode_descriptor(name, help, unit, MetricType::Gauge)?;
-    for (labels, value) in values {
-        if N == 0 {
-            family.encode_gauge(&value)?;
-        } else {
-            family.encode_family(&labels)?.encode_gauge(&value)?;
-        }
-    }
-    Ok(())
-}
-
-/// A family of counters.
-pub(super) fn counts<'a, V: EncodeCounterValue, const N: usize>(
-    encoder: &mut DescriptorEncoder<'_>,
-    name: &str,
-    help: &str,
-    unit: Option<&Unit>,
-    values: impl IntoIterator<Item = ([(&'static str, &'a str); N], V)>,
-) -> fmt::Result {
-    let mut family = encoder.encode_descriptor(name, help, unit, MetricType::Counter)?;
-    for (labels, value) in values {
-        if N == 0 {
-            family.encode_counter::<NoLabelSet, _, u64>(&value, None)?;
-        } else {
-            family.encode_family(&labels)?.encode_counter::<NoLabelSet, _, u64>(&value, None)?;
-        }
-    }
-    Ok(())
 }
 
 fn labels(key: &(String, String)) -> [(&'static str, &str); 2] {

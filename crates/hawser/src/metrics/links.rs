@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use hawser_link::drive::report::{PathReport, Report, SessionReport, Totals};
 
-use super::collect::{counts, gauges};
+use super::families::{counts, gauges};
 use prometheus_client::encoding::DescriptorEncoder;
 use prometheus_client::registry::Unit;
 

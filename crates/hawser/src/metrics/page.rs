@@ -3,13 +3,12 @@
 use std::fmt::Write;
 use std::time::{Instant, SystemTime};
 
-use super::Looked;
+use super::collect::Looked;
 use super::history::{EVERY, History, Point};
 use super::markup::{self, escape};
 use super::process::ProcessFigures;
 use crate::admin::pooler::{PoolEntry, Pooler};
 use crate::doctor::finding::{Finding, MANUAL};
-use crate::holders::Holders;
 use crate::tally::class_in_words;
 use crate::units;
 
@@ -100,7 +99,7 @@ fn fill(
         }
         html.push_str("</dl>\n");
     }
-    if let Some(Holders { pins, .. }) = &looked.holders
+    if let Some(pins) = &looked.pins
         && !pins.is_empty()
     {
         html.push_str("<h2>Pinned clients, by reason</h2>\n<dl>");
@@ -271,7 +270,7 @@ mod tests {
         let mut looked = Looked::default();
         looked.queries.all.push(crate::queries::row("SELECT a < 1", "ann", 4, 8_000));
         let pins = Pins::from([("held_cursor", (1_234, 61))]);
-        looked.holders = Some(Holders { pins, ..Holders::default() });
+        looked.pins = Some(pins);
         let finding = Finding::new(Kind::Paused, true, 1, "app<1> is paused", "RESUME app");
         let page = status(fake.as_ref(), &history, &looked, Some(&finding));
         assert!(

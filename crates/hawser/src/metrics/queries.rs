@@ -9,7 +9,7 @@ use hawser_pooler::queries::table::QueryRow;
 use prometheus_client::encoding::DescriptorEncoder;
 use prometheus_client::registry::Unit;
 
-use super::collect::{counts, gauges};
+use super::families::{counts, gauges};
 use super::markup::{self, escape};
 use crate::queries::Queries;
 use crate::units;

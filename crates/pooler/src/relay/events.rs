@@ -332,7 +332,7 @@ impl<S: Socket> Engine<S> {
             ToLoop::Cancel { process, key } => self.cancel(host, process, &key, now),
             ToLoop::Vacated { client, kept } => self.vacated(client, kept),
             ToLoop::EndUnusedListener(pool) => self.end_unused_listener(host, pool.id, now),
-            ToLoop::CancelClient(client) => self.cancel_query(host, client.slot, now),
+            ToLoop::CancelClient(client) => self.cancel_query(host, client.slot, None, now),
             ToLoop::CancelDone(place) => self.cancel_done(host, place, now),
             ToLoop::CancelUnanswered(place) => {
                 self.spoil_by_cancel(place);
@@ -605,7 +605,7 @@ impl<S: Socket> Engine<S> {
         };
         let found = of_client.into_iter().chain(of_servers).find(fits);
         if let Some(slot) = found {
-            self.cancel_query(host, slot, now);
+            self.cancel_query(host, slot, Some(key), now);
         } else if self.process_ids.gives_out(process) {
             // A server may have given it to a client in session mode of another loop.
             for other in self.other_loops() {
@@ -614,7 +614,14 @@ impl<S: Socket> Engine<S> {
         }
     }
 
-    pub(crate) fn cancel_query<H: Host<S>>(&mut self, host: &mut H, slot: Slot, now: Time) {
+    /// Cancels what a client runs, by this request if a client has sent one.
+    pub(crate) fn cancel_query<H: Host<S>>(
+        &mut self,
+        host: &mut H,
+        slot: Slot,
+        request: Option<&CancelKey>,
+        now: Time,
+    ) {
         let Some(client) = self.clients.get_mut(slot) else { return };
         match client.serving.state {
             ClientState::Waiting => self.cancel_waiting(host, slot, now),
@@ -632,7 +639,9 @@ impl<S: Socket> Engine<S> {
                     backend.cancel_what_was_sent(host, self.id);
                 }
             }
-            ClientState::Inside => host.cancel_inside(ClientId { home: self.id, slot }),
+            ClientState::Inside => {
+                host.cancel_inside(ClientId { home: self.id, slot }, request.cloned());
+            }
             ClientState::Idle | ClientState::Closing => {}
         }
     }

@@ -4,6 +4,7 @@ use std::io;
 
 use crate::ids::{ClientId, LoopId, ServerAddressId, Slot};
 use crate::relay::backend::PoolRef;
+use crate::relay::client_info::CancelKey;
 use crate::relay::inside::{BackFromInside, InsideSession};
 use crate::relay::message;
 use crate::relay::message::ToLoop;
@@ -69,9 +70,9 @@ pub trait Host<S: Socket> {
     fn call_back(&mut self, client: ClientId) {
         let _ = client;
     }
-    /// Cancels what a client runs inside.
-    fn cancel_inside(&mut self, client: ClientId) {
-        let _ = client;
+    /// Cancels what a client runs inside. `request` is dropped once no later query can be hit.
+    fn cancel_inside(&mut self, client: ClientId, request: Option<CancelKey>) {
+        let _ = (client, request);
     }
     /// The connection ends, also where other processes have it, too.
     fn part(&mut self, socket: &S) {

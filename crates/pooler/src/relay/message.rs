@@ -208,8 +208,11 @@ pub enum Listed {
     /// The backends that it watches and that are not idle (those are in their pools), and its listening
     /// connections.
     Backends,
-    /// Its clients that have a backend, and these backends, with their lines.
-    Holders,
+    /// Its clients that have a backend, and these backends.
+    Holders {
+        /// With their lines: a system call for each.
+        lines: bool,
+    },
     /// The statements that its clients have run.
     Queries,
 }
@@ -287,7 +290,7 @@ pub struct ClientRow {
     pub kept_out: usize,
     /// Since when its open transaction waits for it.
     pub idle_in_transaction: Option<Time>,
-    /// How the path to it does, for [`Listed::Holders`].
+    /// How the path to it does, for [`Listed::Holders`] with lines.
     pub line: Option<Box<Line>>,
 }
 
@@ -349,7 +352,7 @@ pub struct BackendRow {
     pub kept_in: usize,
     /// Bytes for it that its connection has not taken.
     pub kept_out: usize,
-    /// How the path to it does, for [`Listed::Holders`].
+    /// How the path to it does, for [`Listed::Holders`] with lines.
     pub line: Option<Box<Line>>,
 }
 

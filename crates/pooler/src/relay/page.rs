@@ -18,7 +18,7 @@ impl<S: Socket> Engine<S> {
         let PageRequest { listed, addresses, from } = request;
         let end = match listed {
             Listed::Clients => self.clients.end(),
-            Listed::Backends | Listed::Holders => self.resident.end(),
+            Listed::Backends | Listed::Holders { .. } => self.resident.end(),
             Listed::Queries => self.queries.end(),
         };
         let to = from.saturating_add(limits::PAGE_PLACES);
@@ -37,15 +37,16 @@ impl<S: Socket> Engine<S> {
                     residents.filter_map(|(_, resident)| self.backend_row(resident, addresses)),
                 );
             }
-            Listed::Holders => {
+            Listed::Holders { lines } => {
+                let line_of = |socket: &S| if lines { socket.line().map(Box::new) } else { None };
                 for (_, resident) in self.resident.range(places) {
                     let Holder::Client(slot) = resident.holder else { continue };
                     let Some(client) = self.clients.get(slot) else { continue };
-                    let line = client.socket.line().map(Box::new);
+                    let line = line_of(&client.socket);
                     let row = self.client_row(slot, client, false, now);
                     page.clients.push(ClientRow { line, ..row });
                     let Some(backend) = &client.backend else { continue };
-                    let line = backend.socket.line().map(Box::new);
+                    let line = line_of(&backend.socket);
                     let row = backend.row(BackendState::Active, Some(self.client_id(slot)));
                     page.backends.push(BackendRow { line, ..row });
                 }

@@ -139,7 +139,7 @@ impl<S: Socket> Engine<S> {
     pub(crate) fn cut_off_by_rule<H: Host<S>>(&mut self, host: &mut H, slot: Slot, now: Time) {
         let Some(client) = self.clients.get_mut(slot) else { return };
         if client.ruling().is_some_and(Ruling::cut_off) {
-            self.cancel_query(host, slot, now);
+            self.cancel_query(host, slot, None, now);
         }
         self.rearm(slot, now);
     }

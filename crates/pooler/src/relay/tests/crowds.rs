@@ -70,7 +70,7 @@ fn a_page_has_so_many_clients_and_all_pages_have_each_once() {
     assert_eq!((seen.len(), busy), (CLIENTS - 1, 1));
     let backends = page(&mut world, Listed::Backends, 0);
     assert_eq!((backends.backends.len(), backends.clients.len(), backends.next), (1, 0, None));
-    let holders = page(&mut world, Listed::Holders, 0);
+    let holders = page(&mut world, Listed::Holders { lines: true }, 0);
     assert_eq!((holders.backends.len(), holders.clients.len(), holders.next), (1, 1, None));
     assert_eq!(holders.clients[0].backend, Some(holders.backends[0].id));
     assert!(holders.clients[0].idle_in_transaction.is_some(), "BEGIN was answered");
