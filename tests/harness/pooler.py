@@ -34,7 +34,7 @@ TABLE = {
     "tcp_defer_accept": "listen", "proxy_protocol_from": "listen", "congestion": "listen",
     "mptcp": "listen", "mptcp_manage": "listen", "tcp_user_timeout": "listen",
     "auth_type": "auth", "hba_file": "auth", "ident_file": "auth", "users_file": "auth", "auth_query": "auth", "auth_user": "auth",
-    "auth_dbname": "auth", "auth_ca_file": "auth",
+    "auth_dbname": "auth", "auth_ca_file": "auth", "failed_login_delay_max": "auth",
     "admin_users": "auth", "stats_users": "auth",
     "http_address": "admin", "control_socket": "admin", "console_version": "admin", "track_queries": "admin",
     "query_examples": "admin",
@@ -139,6 +139,8 @@ class Pooler:
             "client_tls_key_file": cluster.certificates.path("server.key"),
             "client_tls_ca_file": cluster.certificates.path("ca.crt"),
         }
+        if "HAWSER_OLDER" not in os.environ:  # most tests fail to log in as often as they like
+            self.settings["failed_login_delay_max"] = "0"
         if os.geteuid():  # its descriptors can be looked at by others than root only then
             self.settings["core_dumps"] = True
         self.append = append

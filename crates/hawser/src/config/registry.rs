@@ -350,6 +350,11 @@ settings! {
             example "\"SELECT * FROM auth.lookup($1)\"", pgbouncer "auth_query";
         /// The `[[database]]` in which `auth_query` runs; without it, the one that the client asks for.
         auth_dbname: Option<String> = "not set", example "\"app\"", pgbouncer "auth_dbname";
+        /// The longest time for which an address is refused (28000) after failed logins. After ten wrong
+        /// passwords for a user it is refused for that user for a second after each further one, then for
+        /// two, four and so on up to this. No other address is refused, and no user that has logged in
+        /// from there before. 0: never. See [failed logins](security.md#failed-logins).
+        failed_login_delay_max: Timeout = "60s", example "\"5min\"", unit Seconds;
         /// Users who may use all commands on the admin database. One string with commas, or a list.
         admin_users: Vec<String> = "", example "[\"alice\"]", pgbouncer "admin_users";
         /// Users who may use SHOW on the admin database.

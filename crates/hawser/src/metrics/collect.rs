@@ -430,10 +430,6 @@ fn histograms(encoder: &mut DescriptorEncoder<'_>, series: &BySeries) -> fmt::Re
 
 fn tallies(encoder: &mut DescriptorEncoder<'_>, pooler: &dyn Pooler) -> fmt::Result {
     let tally = pooler.tally();
-    if let Some(lost) = tally.spans.get().and_then(Spans::lost) {
-        let help = "Slow transactions that the collector of otlp_endpoint has not taken";
-        counts(encoder, "spans_lost", help, None, [([], lost)])?;
-    }
     for (name, help, count) in [
         ("connections", "Connections of clients accepted", &tally.connections),
         (
@@ -451,6 +447,11 @@ fn tallies(encoder: &mut DescriptorEncoder<'_>, pooler: &dyn Pooler) -> fmt::Res
             "limit_refusals",
             "Logins refused because a limit on clients was reached",
             &tally.limit_refusals,
+        ),
+        (
+            "logins_throttled",
+            "Logins refused because others from the same address had failed",
+            &tally.throttled,
         ),
         (
             "logins_displaced",
@@ -471,6 +472,7 @@ fn tallies(encoder: &mut DescriptorEncoder<'_>, pooler: &dyn Pooler) -> fmt::Res
     ] {
         counts(encoder, name, help, None, [([], count.get())])?;
     }
+    forgotten(encoder, pooler)?;
     let errors = tally.errors.by_class();
     let help = "Errors of Hawser itself, not of a server, that clients were told, by the class of \
                 their SQLSTATE";
@@ -496,6 +498,17 @@ fn tallies(encoder: &mut DescriptorEncoder<'_>, pooler: &dyn Pooler) -> fmt::Res
     }
     let help = "Connections of clients that are logging in";
     gauges(encoder, "logging_in", help, None, [([], tally.logging_in())])
+}
+
+/// What had no room.
+fn forgotten(encoder: &mut DescriptorEncoder<'_>, pooler: &dyn Pooler) -> fmt::Result {
+    if let Some(lost) = pooler.tally().spans.get().and_then(Spans::lost) {
+        let help = "Slow transactions that the collector of otlp_endpoint has not taken";
+        counts(encoder, "spans_lost", help, None, [([], lost)])?;
+    }
+    let help = "Addresses and users whose failed logins were forgotten to make room";
+    let forgotten = pooler.limits().failed_logins.forgotten();
+    counts(encoder, "failed_logins_forgotten", help, None, [([], forgotten)])
 }
 
 fn process(encoder: &mut DescriptorEncoder<'_>, pooler: &dyn Pooler) -> fmt::Result {
