@@ -43,7 +43,7 @@ TABLE = {
     **{f"etcd{name}": "process" for name in ("", "_prefix", "_lease", "_lost", "_ca_file", "_cert_file", "_key_file", "_user",
                                              "_password_file")},
     "format": "log", "level": "log", "log_min_duration": "log", "stats_period": "log", "otlp_endpoint": "log", "log_disconnections": "log",
-    "logfile": "log",
+    "logfile": "log", "audit_file": "log", "audit_syslog": "log",
     "client_tls_sslmode": "tls", "client_tls_cert_file": "tls", "client_tls_key_file": "tls", "client_tls_ca_file": "tls",
     "client_tls_ciphers": "tls", "client_tls13_ciphers": "tls", "client_tls_ecdhcurve": "tls",
     "server_tls_sslmode": "tls", "server_tls_ca_file": "tls", "server_tls_cert_file": "tls", "server_tls_key_file": "tls",

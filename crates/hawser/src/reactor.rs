@@ -55,7 +55,7 @@ use hawser_pooler::relay::{CancelRequest, Engine, Host, Readiness, Socket, ToLoo
 use hawser_pooler::time::Time;
 use hawser_sys::eventfd::EventFd;
 
-use crate::logging;
+use crate::logging::{self, audit};
 use crate::loops::{Control, Loops};
 use crate::mailbox::{LoopMailbox, Mailbox};
 use crate::socket::{self, Conn};
@@ -564,15 +564,7 @@ impl<S: Socket + AsFd> Host<S> for LoopHost<S> {
                     });
                 }
             }
-            Event::RuleMatched { rule, refused, client, about, database, user, text } => {
-                let (address, port) = (about.peer.to_string(), about.peer.port());
-                let text = &text[..text.len().min(LOGGED_TEXT_BYTES_MAX)];
-                tracing::info!(
-                    rule, refused, %client, address, port, database, user,
-                    text = String::from_utf8_lossy(text).replace(char::is_control, " "),
-                    "statement matched by a rule"
-                );
-            }
+            Event::RuleMatched { .. } => write_matched(&event),
             Event::ReportUnreadable { database, user, error } => {
                 crate::pools::open::say_unreadable(database, user, error);
             }
@@ -594,6 +586,46 @@ impl<S: Socket + AsFd> Host<S> for LoopHost<S> {
             }
         }
     }
+}
+
+/// A statement that a rule has matched goes to the audit, or to the log, also if there is no audit.
+fn write_matched(event: &Event<'_>) {
+    let Event::RuleMatched {
+        rule,
+        audits,
+        refused,
+        client,
+        about,
+        database,
+        user,
+        application_name,
+        text,
+    } = *event
+    else {
+        return;
+    };
+    let (address, port) = (about.peer.to_string(), about.peer.port());
+    let statement = || audit::Statement {
+        at: SystemTime::now(),
+        rule: rule.into(),
+        refused,
+        user: user.into(),
+        database: database.into(),
+        address: address.as_str().into(),
+        port,
+        application_name: application_name.into(),
+        text: text[..text.len().min(audit::TEXT_BYTES_MAX)].into(),
+        bytes: text.len(),
+    };
+    if audits && audit::take(statement).is_some() {
+        return;
+    }
+    let text = &text[..text.len().min(LOGGED_TEXT_BYTES_MAX)];
+    tracing::info!(
+        rule, refused, %client, address, port, database, user,
+        text = String::from_utf8_lossy(text).replace(char::is_control, " "),
+        "statement matched by a rule"
+    );
 }
 
 #[expect(clippy::cast_precision_loss, reason = "exact below 285 years")]

@@ -681,6 +681,11 @@ settings! {
         syslog_ident: String = "hawser", example "\"pgbouncer\"", pgbouncer "syslog_ident";
         /// The facility of lines in syslog.
         syslog_facility: SyslogFacility = "daemon", example "\"local0\"", pgbouncer "syslog_facility";
+        /// A file to which statements that a [rule](rules.md#the-audit) with `audit` matches are appended,
+        /// each as a line of JSON; it is made with mode 0640, and opened again as `logfile` is.
+        audit_file: Option<PathBuf> = "not set", example "\"/var/log/hawser-audit.log\"";
+        /// Send them to syslog, with `syslog_ident` and `syslog_facility`.
+        audit_syslog: bool = "false", example "true";
         /// Send the transactions of `log_min_duration` to an OpenTelemetry collector as well, as traces by OTLP
         /// over HTTP: each with its database, user, client, and the wait for a server connection as a
         /// span of its own. The URL has http:// and a path. Nothing waits for the collector; what it does
@@ -1041,6 +1046,9 @@ settings! {
         max_time: Timeout = "0", example "\"10s\"", unit Seconds;
         /// One of so many statements that match goes to the log, with its text; 1: each, 0: none.
         log: u32 = "0", example "100";
+        /// Each statement that matches goes to the [audit](rules.md#the-audit): to `audit_file` or
+        /// `audit_syslog` of `[log]`, to the log if there is neither.
+        audit: bool = "false", example "true";
         /// The rule may match every statement of every client. Without it a rule has at least one
         /// of the settings above that say what it matches.
         force: bool = "false", example "true";

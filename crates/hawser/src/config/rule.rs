@@ -86,7 +86,9 @@ impl RuleEntry {
                 | "text" => &mut when,
                 _ => &mut does,
             };
-            if value != default {
+            if matches!(setting.form, Form::Boolean) && value != default {
+                of.push(setting.name.to_uppercase());
+            } else if value != default {
                 let is_text = matches!(setting.form, Form::String);
                 let quoted =
                     if is_text { format!("'{}'", value.replace('\'', "''")) } else { value };
@@ -147,12 +149,18 @@ impl RuleEntry {
             running_max: Some(self.max_running).filter(|most| *most > 0),
             time_max: Timeout::get(self.max_time),
             log_one_of: self.log,
+            audits: self.audit,
         };
-        let Does { refuses, running_max, time_max, log_one_of } = &does;
-        if refuses.is_none() && running_max.is_none() && time_max.is_none() && *log_one_of == 0 {
+        let Does { refuses, running_max, time_max, log_one_of, audits } = &does;
+        if refuses.is_none()
+            && running_max.is_none()
+            && time_max.is_none()
+            && *log_one_of == 0
+            && !audits
+        {
             return Err(wrong(
                 "name",
-                "the rule does nothing: it has none of refuse, max_running, max_time, log",
+                "the rule does nothing: it has none of refuse, max_running, max_time, log, audit",
             ));
         }
         Ok(does)

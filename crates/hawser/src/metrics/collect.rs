@@ -29,6 +29,7 @@ use crate::dial::server_row::{ServerRow, ServerState};
 use crate::holders::Holders;
 use crate::limits::shared::{SharedLimit, State};
 use crate::lock::locked;
+use crate::logging::audit;
 use crate::loops::Pool;
 use crate::spans::Spans;
 use crate::totals::Totals;
@@ -505,6 +506,12 @@ fn forgotten(encoder: &mut DescriptorEncoder<'_>, pooler: &dyn Pooler) -> fmt::R
     if let Some(lost) = pooler.tally().spans.get().and_then(Spans::lost) {
         let help = "Slow transactions that the collector of otlp_endpoint has not taken";
         counts(encoder, "spans_lost", help, None, [([], lost)])?;
+    }
+    if let Some((all, lost)) = audit::counts() {
+        let help = "Statements for the audit";
+        counts(encoder, "audit_statements", help, None, [([], all)])?;
+        let help = "Statements that the file or syslog of the audit has not taken";
+        counts(encoder, "audit_statements_lost", help, None, [([], lost)])?;
     }
     let help = "Addresses and users whose failed logins were forgotten to make room";
     let forgotten = pooler.limits().failed_logins.forgotten();

@@ -180,6 +180,8 @@ pub struct Does {
     pub time_max: Option<Duration>,
     /// One of so many goes to the log; 0: none.
     pub log_one_of: u32,
+    /// Each goes to the audit.
+    pub audits: bool,
 }
 
 /// What rules have done. All loops count in the same place: only clients that a rule concerns do so.
@@ -345,6 +347,8 @@ pub(crate) struct Ruling {
     ends: Option<Time>,
     /// By which rule it was cut off.
     cut_off: Option<Arc<Rule>>,
+    /// The text of the Parse before, which is in the audit.
+    audited: Option<Vec<u8>>,
 }
 
 /// What becomes of a message.
@@ -353,13 +357,19 @@ struct Verdict {
     refusal: Option<ClientError>,
     /// The rules that log it.
     logs: Vec<Arc<Rule>>,
+    /// The rule that puts it into the audit.
+    audits: Option<Arc<Rule>>,
 }
 
 impl Ruling {
     /// These rules match the current message.
-    fn match_all<'a>(&mut self, rules: impl Iterator<Item = &'a Arc<Rule>>) -> Verdict {
+    fn match_all<'a>(&mut self, mut rules: impl Iterator<Item = &'a Arc<Rule>>) -> Verdict {
         let mut verdict = Verdict::default();
-        for rule in rules {
+        let audits = |rule: &&Arc<Rule>| rule.does.audits;
+        while let Some(rule) = rules.next() {
+            if verdict.audits.is_none() {
+                verdict.audits = Some(rule).filter(audits).cloned();
+            }
             if self.matched.iter().any(|known| Arc::ptr_eq(&known.rule, rule)) {
                 continue; // an earlier message of the pipeline was counted
             }
@@ -376,11 +386,22 @@ impl Ruling {
                 Err(refusal) => {
                     rule.counts.refused.fetch_add(1, Ordering::Relaxed);
                     verdict.refusal = Some(refusal);
+                    // (Rules after it do nothing but see what was refused.)
+                    verdict.audits = verdict.audits.or_else(|| rules.find(audits).cloned());
                     break;
                 }
             }
         }
         verdict
+    }
+
+    /// Whether a text that is to go into the audit is not there as that of the Parse before its Bind.
+    fn is_news_to_audit(&mut self, is_parse: bool, text: &[u8]) -> bool {
+        let before = self.audited.take();
+        if is_parse {
+            self.audited = Some(text.to_vec());
+        }
+        is_parse || before.is_none_or(|before| before != text)
     }
 
     /// The current message goes to the server.

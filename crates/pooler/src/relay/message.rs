@@ -438,6 +438,8 @@ pub enum Event<'a> {
     RuleMatched {
         /// The rule's name.
         rule: &'a str,
+        /// It goes to the audit, and not to the log.
+        audits: bool,
         /// A rule has refused the statement.
         refused: bool,
         /// The client.
@@ -448,6 +450,8 @@ pub enum Event<'a> {
         database: &'a str,
         /// Its user.
         user: &'a str,
+        /// Its application_name.
+        application_name: &'a [u8],
         /// The statement.
         text: &'a [u8],
     },

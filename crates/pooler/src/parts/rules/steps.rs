@@ -96,11 +96,16 @@ impl<S: Socket> Engine<S> {
         let Some(who) = self.who_is(slot) else { return false };
         let verdict = ruling.match_all(rules.matching(who, &texts, now));
         ruling.judged = true;
+        let is_parse = header.kind == frontend::PARSE;
+        let audits = verdict.audits.filter(|_| ruling.is_news_to_audit(is_parse, &text));
         let Some(client) = self.clients.get_mut(slot) else { return false };
         client.pending_session().ruling = Some(ruling);
+        let refused = verdict.refusal.is_some();
         for rule in &verdict.logs {
-            let refused = verdict.refusal.is_some();
-            self.say_matched(host, slot, &rule.name, refused, &text);
+            self.say_matched(host, slot, (&rule.name, false), refused, &text);
+        }
+        if let Some(rule) = audits {
+            self.say_matched(host, slot, (&rule.name, true), refused, &text);
         }
         let Some(refusal) = verdict.refusal else { return false };
         host.event(Event::ErrorSent { error: &refusal });
@@ -117,20 +122,21 @@ impl<S: Socket> Engine<S> {
         &self,
         host: &mut H,
         slot: Slot,
-        rule: &str,
+        (rule, audits): (&str, bool),
         refused: bool,
         text: &[u8],
     ) {
         let Some(client) = self.clients.get(slot) else { return };
-        let pool = &self.pools[client.pool as usize].pool;
-        let about = &client.record.about;
+        let Some(who) = self.who_is(slot) else { return };
         host.event(Event::RuleMatched {
             rule,
+            audits,
             refused,
             client: self.client_id(slot),
-            about,
-            database: &pool.database,
-            user: about.user().unwrap_or(&pool.user),
+            about: &client.record.about,
+            database: who.database,
+            user: who.user,
+            application_name: who.application_name,
             text,
         });
     }
