@@ -254,3 +254,27 @@ def test_an_audit_that_takes_nothing_is_said_and_holds_nobody_up(env):
             equal(client.value(f"select {number}"), str(number))
         until(lambda: "hawser_audit_statements_lost_total 100" in target.pooler.http("/metrics")[1], "all are lost")
         equal(target.pooler.text().count("statements are missing in the audit"), 1)
+
+
+@pooler_only
+def test_a_priority_changes_the_order_in_which_clients_wait(env):
+    """The first comes last, and the last first; BEGIN has its rule's priority, too."""
+    with env.pooler_with(pool_size=1, idle_transaction_reserve=0) as target:
+        admin, holder = console(env, target), env.connect(target)
+        admin.execute("RULE ADD batch APPLICATION_NAME batch PRIORITY low")
+        admin.execute("RULE ADD urgent TEXT urgent PRIORITY high")
+        holder.execute("begin; select 1")
+
+        def waiting():
+            return sum(int(row["cl_waiting"]) for row in target.pooler.show("POOLS") if row["user"] == "app")
+
+        now = "extract(epoch from clock_timestamp())"
+        asked = (("batch", f"begin; select {now}; commit"), ("others", f"select {now}"), ("others", f"select {now} as urgent"))
+        answers = []
+        for number, (name, sql) in enumerate(asked):
+            client = env.connect(target, application_name=name)
+            answers.append(Background(client.execute, sql))
+            until(lambda wanted=number + 1: waiting() == wanted, "it waits")
+        holder.execute("commit")
+        batch, other, urgent = (float(answer.join().rows[0][0]) for answer in answers)
+        assert urgent < other < batch, (urgent, other, batch)

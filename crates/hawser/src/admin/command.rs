@@ -372,7 +372,7 @@ fn quoted(text: &str, quote: u8) -> Result<(String, usize), CommandError> {
 
 const RULE: &str = "RULE ADD name [USER name] [DATABASE name] [APPLICATION_NAME name] [NETWORK net] \
     [KIND read|write|ddl] [DIGEST digest] [TEXT 'regular expression'] [REFUSE 'message' [SQLSTATE code]] \
-    [MAX_RUNNING n] [MAX_TIME time] [LOG n] [AUDIT] [FOR 'time'] [FORCE], or RULE DROP name, or RULE SHOW";
+    [MAX_RUNNING n] [MAX_TIME time] [LOG n] [AUDIT] [PRIORITY low|high] [FOR 'time'] [FORCE], or RULE DROP name, or RULE SHOW";
 
 fn rule(arguments: &[Token]) -> Result<Command, CommandError> {
     let form = || CommandError::Form(RULE);

@@ -19,8 +19,8 @@ use super::address::{ListenAddress, ServerAddress};
 use super::choice::{
     AuthType, BypassUse, ConsoleVersion, EtcdLost, ExtensionUse, Fidelity, HandOver,
     LinkCompression, ListenLost, LoadBalanceHosts, LogFormat, LogLevel, PoolMode, ProxyProtocol,
-    StatementKind, SyslogFacility, TargetSessionAttrs, TlsMode, TlsNegotiation, TlsVersions,
-    TrackQueries,
+    RulePriority, StatementKind, SyslogFacility, TargetSessionAttrs, TlsMode, TlsNegotiation,
+    TlsVersions, TrackQueries,
 };
 use super::ciphers::{Tls13Ciphers, TlsCiphers, TlsCurves};
 use super::congestion::Congestion;
@@ -1046,6 +1046,11 @@ settings! {
         max_time: Timeout = "0", example "\"10s\"", unit Seconds;
         /// One of so many statements that match goes to the log, with its text; 1: each, 0: none.
         log: u32 = "0", example "100";
+        /// Where a client stands that waits for a server connection to run a statement that matches:
+        /// `high` before the others, `low` after them. It passes, or is passed by, those that have
+        /// waited for less than five seconds only, so nobody waits for ever. Of several rules the first
+        /// counts. A rule without `kind`, `digest` and `text` is for BEGIN, too.
+        priority: Option<RulePriority> = "not set", example "\"low\"";
         /// Each statement that matches goes to the [audit](rules.md#the-audit): to `audit_file` or
         /// `audit_syslog` of `[log]`, to the log if there is neither.
         audit: bool = "false", example "true";

@@ -11,13 +11,14 @@
 use core::net::IpAddr;
 use std::path::Path;
 
+use hawser_pooler::lending::Priority;
 use hawser_pooler::parts::rules::kind::Kind;
 use hawser_pooler::parts::rules::{Does, Network, Pattern, When};
 use hawser_pooler::queries::digest::Digest;
 use hawser_pooler::wire::error::SqlState;
 use regex::bytes::{Regex, RegexBuilder};
 
-use super::choice::StatementKind;
+use super::choice::{RulePriority, StatementKind};
 use super::registry::{self, Group, RuleEntry};
 use super::setting::{Form, Table};
 use super::value::{Context, Raw, Timeout};
@@ -150,17 +151,23 @@ impl RuleEntry {
             time_max: Timeout::get(self.max_time),
             log_one_of: self.log,
             audits: self.audit,
+            priority: self.priority.map(|priority| match priority {
+                RulePriority::Low => Priority::Low,
+                RulePriority::High => Priority::High,
+            }),
         };
-        let Does { refuses, running_max, time_max, log_one_of, audits } = &does;
+        let Does { refuses, running_max, time_max, log_one_of, audits, priority } = &does;
         if refuses.is_none()
             && running_max.is_none()
             && time_max.is_none()
             && *log_one_of == 0
             && !audits
+            && priority.is_none()
         {
             return Err(wrong(
                 "name",
-                "the rule does nothing: it has none of refuse, max_running, max_time, log, audit",
+                "the rule does nothing: it has none of refuse, max_running, max_time, log, audit, \
+                 priority",
             ));
         }
         Ok(does)

@@ -36,6 +36,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
+use crate::lending::priority::Priority;
 use crate::parts::rules::kind::{Kind, has, only_controls_transactions};
 use crate::queries::digest::{Digest, digest};
 use crate::relay::client_info::PeerAddress;
@@ -144,6 +145,11 @@ impl When {
             && self.network.is_none_or(|network| who.peer.ip().is_some_and(|of| network.has(of)))
     }
 
+    /// Whether it tells statements of a client apart.
+    fn names_statements(&self) -> bool {
+        self.kind.is_some() || self.digest.is_some() || self.text.is_some()
+    }
+
     /// Whether it matches this text.
     fn takes(&self, text: &Text<'_>) -> bool {
         self.text.as_ref().is_none_or(|pattern| (pattern.is_in)(text.written))
@@ -182,6 +188,8 @@ pub struct Does {
     pub log_one_of: u32,
     /// Each goes to the audit.
     pub audits: bool,
+    /// Where its client stands among those that wait for a server connection.
+    pub priority: Option<Priority>,
 }
 
 /// What rules have done. All loops count in the same place: only clients that a rule concerns do so.
@@ -318,6 +326,22 @@ impl RuleSet {
         self.rules.iter().any(|rule| rule.when.application_name.is_some())
     }
 
+    /// The place of a client that waits to run one of these texts, by the first rule that says so. A
+    /// transaction that is about to begin has it by what its client is.
+    fn priority(&self, who: Who<'_>, texts: &[Text<'_>], now: Time) -> Priority {
+        let controls = texts.iter().all(|text| only_controls_transactions(text.written));
+        let mut rules = self.rules.iter().filter(|rule| rule.does.priority.is_some());
+        let decides = rules.find(|rule| {
+            rule.is_in_force(now)
+                && rule.when.concerns(&who)
+                && match controls {
+                    true => !rule.when.names_statements(),
+                    false => texts.iter().any(|text| rule.when.takes(text)),
+                }
+        });
+        decides.and_then(|rule| rule.does.priority).unwrap_or_default()
+    }
+
     /// The rules that match one of these texts of this client's.
     fn matching<'a>(
         &'a self,
@@ -347,6 +371,8 @@ pub(crate) struct Ruling {
     ends: Option<Time>,
     /// By which rule it was cut off.
     cut_off: Option<Arc<Rule>>,
+    /// Its client's place, while it waits for a server connection.
+    priority: Priority,
     /// The text of the Parse before, which is in the audit.
     audited: Option<Vec<u8>>,
 }

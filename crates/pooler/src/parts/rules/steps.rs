@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use crate::ids::Slot;
+use crate::lending::priority::Priority;
 use crate::parts::rules::{RuleSet, Ruling, Text, Who};
 use crate::parts::statements::aborted::EMPTY;
 use crate::relay::bulk_orders::Order;
@@ -96,6 +97,7 @@ impl<S: Socket> Engine<S> {
         let Some(who) = self.who_is(slot) else { return false };
         let verdict = ruling.match_all(rules.matching(who, &texts, now));
         ruling.judged = true;
+        ruling.priority = rules.priority(who, &texts, now);
         let is_parse = header.kind == frontend::PARSE;
         let audits = verdict.audits.filter(|_| ruling.is_news_to_audit(is_parse, &text));
         let Some(client) = self.clients.get_mut(slot) else { return false };
@@ -202,6 +204,13 @@ impl<S: Socket> Client<S> {
     pub(crate) fn is_judged(&self) -> bool {
         let ruling = self.pending_session.as_ref().and_then(|extra| extra.ruling.as_ref());
         ruling.is_some_and(|ruling| ruling.judged)
+    }
+
+    /// Its place among those that wait for a server connection.
+    #[inline]
+    pub(crate) fn priority(&self) -> Priority {
+        let ruling = self.pending_session.as_ref().and_then(|extra| extra.ruling.as_ref());
+        ruling.map_or(Priority::Usual, |ruling| ruling.priority)
     }
 
     /// What rules had matched has ended: places are given back. A message that still waits is judged

@@ -110,6 +110,7 @@ impl<S: Socket> Engine<S> {
             statement: named.map_or(0, |named| named.statement.id),
             own: !client.sql_statements().is_empty(),
             avoids,
+            priority: client.priority(),
         }
     }
 
