@@ -191,7 +191,7 @@ def test_psql_sees_a_refusal_as_any_error(env):
 @pooler_only
 def test_one_client_more_than_may_wait_is_refused_at_once(env):
     with env.pooler_with(pool_size=1, idle_transaction_reserve=0, queue_limit=1) as target:
-        busy, waits, refused_one = env.connect(target), env.connect(target), env.connect(target)
+        busy, waits, refused_ones = env.connect(target), env.connect(target), [env.connect(target) for _ in range(3)]
 
         def count(column):
             return sum(int(row[column]) for row in target.pooler.show("POOLS") if row["user"] == "app")
@@ -200,9 +200,14 @@ def test_one_client_more_than_may_wait_is_refused_at_once(env):
         until(lambda: count("sv_active") == 1, "one is served")
         waiting = Background(waits.attempt, "select 'in its turn'")
         until(lambda: count("cl_waiting") == 1, "one waits")
-        result = refused_one.attempt("select 1")
-        equal((result.sqlstate, result.closed), ("53300", True))
-        assert "queue_limit" in result.errors[0]["D"], result.errors
+        for refused_one in refused_ones:
+            result = refused_one.attempt("select 1")
+            equal((result.sqlstate, result.closed), ("53300", True))
+            assert "queue_limit" in result.errors[0]["D"], result.errors
+            equal(result.errors[0]["H"], "Connect again later.")
+        until(lambda: "queue_limit is reached" in target.pooler.text(), "it is said")
+        equal(target.pooler.text().count("queue_limit is reached"), 1)
+        assert "too many clients wait" not in target.pooler.text()
         equal(waiting.join().value, "in its turn")
         equal(running.join().errors, [])
 

@@ -49,13 +49,13 @@ use hawser_pooler::ids::{ClientId, LoopId};
 use hawser_pooler::parts::identity::process_ids::OwnProcessIds;
 use hawser_pooler::relay::backend::PoolRef;
 use hawser_pooler::relay::inside::{BackFromInside, InsideSession};
-use hawser_pooler::relay::message::{Event, SERVER_CLOSED, SERVER_SILENT};
+use hawser_pooler::relay::message::{Event, QUEUE_FULL, SERVER_CLOSED, SERVER_SILENT};
 use hawser_pooler::relay::succession::MovedClient;
 use hawser_pooler::relay::{CancelRequest, Engine, Host, Readiness, Socket, ToLoop, Token, limits};
 use hawser_pooler::time::Time;
 use hawser_sys::eventfd::EventFd;
 
-use crate::logging::{self, audit};
+use crate::logging::{self, Seldom, audit};
 use crate::loops::{Control, Loops};
 use crate::mailbox::{LoopMailbox, Mailbox};
 use crate::socket::{self, Conn};
@@ -521,9 +521,13 @@ impl<S: Socket + AsFd> Host<S> for LoopHost<S> {
                 }
             }
             Event::ClientClosed { client, about, database, user, reason } => {
+                let is_overload = reason.starts_with(QUEUE_FULL);
+                if is_overload {
+                    warn_of_overload(database, user);
+                }
                 let (peer, user) = (&about.peer, about.user().unwrap_or(user));
                 // (The address becomes text only if the event is written.)
-                if disconnections {
+                if disconnections && !is_overload {
                     tracing::info!(
                         %client, address = peer.to_string(), port = peer.port(), database, user, reason,
                         "client left"
@@ -585,6 +589,19 @@ impl<S: Socket + AsFd> Host<S> for LoopHost<S> {
                 }
             }
         }
+    }
+}
+
+/// The queue of a pool is full: said once a minute, and not of each client that is refused.
+fn warn_of_overload(database: &str, user: &str) {
+    static REFUSED: Seldom = Seldom::new();
+    if let Some(left_out) = REFUSED.may(&format!("{database}\0{user}")) {
+        tracing::warn!(
+            database,
+            user,
+            left_out,
+            "queue_limit is reached: clients that would wait are refused (53300)"
+        );
     }
 }
 

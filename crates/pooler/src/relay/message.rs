@@ -353,6 +353,9 @@ pub struct BackendRow {
     pub line: Option<Box<Line>>,
 }
 
+/// How the reason begins for a client that was refused because `queue_limit` is reached.
+pub const QUEUE_FULL: &str = "too many clients wait for a server connection";
+
 /// The reason given for a connection that its server has ended, in a crash or in order.
 pub const SERVER_CLOSED: &str = "server closed the connection";
 
