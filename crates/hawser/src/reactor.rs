@@ -548,7 +548,15 @@ impl<S: Socket + AsFd> Host<S> for LoopHost<S> {
                     tracing::debug!(%backend, database, user, reason, "server connection closed");
                 }
             }
-            Event::SlowTransaction { client, about, database, user, wait_us, duration_us } => {
+            Event::SlowTransaction {
+                client,
+                about,
+                database,
+                user,
+                wait_us,
+                duration_us,
+                parent,
+            } => {
                 let (address, port) = (about.peer.to_string(), about.peer.port());
                 let user = about.user().unwrap_or(user);
                 let (wait_ms, duration_ms) = (milliseconds(wait_us), milliseconds(duration_us));
@@ -565,6 +573,7 @@ impl<S: Socket + AsFd> Host<S> for LoopHost<S> {
                         wait: Duration::from_micros(wait_us),
                         duration: Duration::from_micros(duration_us),
                         ended: SystemTime::now(),
+                        parent,
                     });
                 }
             }

@@ -13,6 +13,7 @@ use crate::ids::{BackendId, ClientId, LoopId, PoolId, Slot};
 use crate::parts::listen::{Ask, FromHub};
 use crate::parts::report::text::ReportError;
 use crate::parts::rules::RuleSet;
+use crate::queries::trace_parent::TraceParent;
 use crate::relay::inside::{BackFromInside, PairFromInside};
 use crate::relay::socket::{Line, Socket};
 use crate::relay::succession::{Arrival, MovedClient};
@@ -436,6 +437,8 @@ pub enum Event<'a> {
         wait_us: u64,
         /// From the first message to a server to the end of the transaction, in microseconds.
         duration_us: u64,
+        /// The span that it belongs to, if the client has named one.
+        parent: Option<TraceParent>,
     },
     /// A rule that logs has matched a statement.
     RuleMatched {
