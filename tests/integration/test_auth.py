@@ -70,6 +70,28 @@ def test_wrong_passwords_are_28p01(env):
         equal((error["C"], error["S"], error["M"]), ("28P01", "FATAL", f'password authentication failed for user "{user}"'))
 
 
+@pooler_only
+def test_an_address_is_refused_after_failures_and_nobody_else_is(env):
+    with env.pooler_with(failed_login_delay_max="2s") as target:
+        for _ in range(11):
+            equal(refusal(env, target, user="app", secret="wrong")["C"], "28P01")
+        error = refusal(env, target, user="app")  # the right password is not looked at
+        equal((error["C"], error["M"]), ("28000", "too many failed logins from this address"))
+        assert error["H"].startswith("Log in again in "), error
+        env.connect(target, user="app_md5").value("select 'another user'")
+        env.connect(target, user="app", host="::1").value("select 'another address'")
+        env.connect(target, user="app", host=target.socket_dir).value("select 'another address'")
+
+        def gets_in():
+            with contextlib.suppress(ServerError), target.connect(user="app") as client:
+                return client.value("select 1")
+        suite_until(gets_in, "the end of the delay")
+        equal(refusal(env, target, user="app", secret="wrong")["C"], "28P01")
+        equal(env.connect(target, user="app").value("select 'it has logged in since'"), "it has logged in since")
+        assert "hawser_logins_throttled_total 0" not in target.pooler.http("/metrics")[1]
+        equal(target.pooler.text().count("logins from this address have failed too often"), 1)
+
+
 def test_an_empty_password_is_refused(env):
     for user in ("app_md5", "app_plain"):
         client = env.raw()

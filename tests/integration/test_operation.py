@@ -1003,6 +1003,32 @@ def test_slow_transactions_go_to_a_collector_that_none_waits_for(env):
 
 
 @pooler_only
+def test_a_slow_transaction_is_within_the_span_that_its_client_names(env):
+    def value(number):
+        return f"00-{number:02x}" + f"{number:02x}" * 15 + "-" + f"{number:02x}" * 8 + "-01"
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Collector) as collector:
+        collector.requests, collector.answers = [], 200
+        threading.Thread(target=collector.serve_forever, daemon=True).start()
+        with env.pooler_with(log_min_duration="1ms", otlp_endpoint=f"http://127.0.0.1:{collector.server_port}/v1/traces") as target:
+            client, named = env.connect(target), env.connect(target, application_name=f"web {value(0xa4)}")
+            client.execute(f"select pg_sleep(0.01) /*traceparent='{value(0xa1)}'*/")
+            client.exchange(m.run(f"select pg_sleep(0.01) /*db_driver='x',traceparent='{value(0xa2)}'*/"), m.SYNC)
+            client.execute("begin")
+            client.execute(f"select pg_sleep(0.01) /*traceparent='{value(0xa3)}'*/")
+            client.execute("commit")
+            named.execute("select pg_sleep(0.01)")
+            client.execute("select pg_sleep(0.01)")  # of no span: none of the earlier ones
+
+            def sent(word):
+                return sum(body.count(word) for _, _, body in collector.requests)
+            until(lambda: sent(b"wait for a server connection") == 5, "all five are sent", seconds=15)
+            for number in (0xa1, 0xa2, 0xa3, 0xa4):
+                equal(sent(bytes([number]) * 16), 2, f"spans of trace {number:x}")
+            collector.shutdown()
+
+
+@pooler_only
 def test_server_connections_lost_in_a_crash_are_warnings(env):
     with env.pooler_with(log_disconnections=False) as target:
         idle, within, asks = env.connect(target), env.connect(target), env.connect(target)

@@ -1,5 +1,6 @@
 """Rules of the operator: refused, bounded and logged statements, by command and by file."""
 
+import json
 import time
 
 from harness import messages as m
@@ -190,7 +191,7 @@ def test_psql_sees_a_refusal_as_any_error(env):
 @pooler_only
 def test_one_client_more_than_may_wait_is_refused_at_once(env):
     with env.pooler_with(pool_size=1, idle_transaction_reserve=0, queue_limit=1) as target:
-        busy, waits, refused_one = env.connect(target), env.connect(target), env.connect(target)
+        busy, waits, refused_ones = env.connect(target), env.connect(target), [env.connect(target) for _ in range(3)]
 
         def count(column):
             return sum(int(row[column]) for row in target.pooler.show("POOLS") if row["user"] == "app")
@@ -199,8 +200,86 @@ def test_one_client_more_than_may_wait_is_refused_at_once(env):
         until(lambda: count("sv_active") == 1, "one is served")
         waiting = Background(waits.attempt, "select 'in its turn'")
         until(lambda: count("cl_waiting") == 1, "one waits")
-        result = refused_one.attempt("select 1")
-        equal((result.sqlstate, result.closed), ("53300", True))
-        assert "queue_limit" in result.errors[0]["D"], result.errors
+        for refused_one in refused_ones:
+            result = refused_one.attempt("select 1")
+            equal((result.sqlstate, result.closed), ("53300", True))
+            assert "queue_limit" in result.errors[0]["D"], result.errors
+            equal(result.errors[0]["H"], "Connect again later.")
+        until(lambda: "queue_limit is reached" in target.pooler.text(), "it is said")
+        equal(target.pooler.text().count("queue_limit is reached"), 1)
+        assert "too many clients wait" not in target.pooler.text()
         equal(waiting.join().value, "in its turn")
         equal(running.join().errors, [])
+
+
+@pooler_only
+def test_the_audit_has_each_statement_that_a_rule_matches(env):
+    with env.pooler_with(start=False, audit_file="audit.log") as target:
+        target.pooler.start()
+        client, admin = env.connect(target, application_name="night shift"), console(env, target)
+        admin.execute("RULE ADD no_drop TEXT '(?i)^drop' USER app REFUSE 'not now'")
+        admin.execute("RULE ADD schema KIND ddl USER app AUDIT")
+        (row,) = (row for row in rules(admin) if row["name"] == "schema")
+        equal(row["action"], "AUDIT")
+        audit = target.pooler.directory / "audit.log"
+
+        def lines():
+            return [json.loads(line) for line in audit.read_text().splitlines()]
+
+        client.execute("select 1")
+        client.execute("create temp table audited (a int default 7)")
+        refused(client.attempt("drop table audited"), "57014", "not now")
+        comments = [f"comment on table audited is '{number}'" for number in range(3)]
+        client.exchange(m.run(comments[0]), m.run(comments[1]), m.SYNC)  # a pipeline counts once, and both are there
+        client.exchange(m.parse(comments[2], "named"), m.SYNC)
+        client.exchange(m.bind("named"), m.execute(), m.SYNC)
+        until(lambda: len(lines()) == 6, "six lines")
+        first, second, *others = lines()
+        equal((first["text"], first["refused"], first["rule"]), ("create temp table audited (a int default 7)", False, "schema"))
+        equal((first["user"], first["database"], first["address"], first["application_name"]), ("app", "app", "127.0.0.1", "night shift"))
+        equal((second["text"], second["refused"], second["bytes"]), ("drop table audited", True, 18))
+        equal([line["text"] for line in others], [*comments, comments[2]])
+        equal(audit.stat().st_mode & 0o777, 0o640)
+        assert first["time"].endswith("Z") and len(first["digest"]) == 16, first
+        page = target.pooler.http("/metrics")[1]
+        assert "hawser_audit_statements_total 6" in page and "hawser_audit_statements_lost_total 0" in page
+        audit.rename(audit.with_suffix(".1"))
+        target.pooler.reload()  # it ends the rules of the console
+        admin.execute("RULE ADD schema KIND ddl USER app AUDIT")
+        client.execute("create temp table audited_again (a int)")
+        until(lambda: audit.exists() and len(lines()) == 1, "a new file")
+
+
+@pooler_only
+def test_an_audit_that_takes_nothing_is_said_and_holds_nobody_up(env):
+    with env.pooler_with(audit_file="/dev/full") as target:
+        client, admin = env.connect(target), console(env, target)
+        admin.execute("RULE ADD all KIND read USER app AUDIT")
+        for number in range(100):
+            equal(client.value(f"select {number}"), str(number))
+        until(lambda: "hawser_audit_statements_lost_total 100" in target.pooler.http("/metrics")[1], "all are lost")
+        equal(target.pooler.text().count("statements are missing in the audit"), 1)
+
+
+@pooler_only
+def test_a_priority_changes_the_order_in_which_clients_wait(env):
+    """The first comes last, and the last first; BEGIN has its rule's priority, too."""
+    with env.pooler_with(pool_size=1, idle_transaction_reserve=0) as target:
+        admin, holder = console(env, target), env.connect(target)
+        admin.execute("RULE ADD batch APPLICATION_NAME batch PRIORITY low")
+        admin.execute("RULE ADD urgent TEXT urgent PRIORITY high")
+        holder.execute("begin; select 1")
+
+        def waiting():
+            return sum(int(row["cl_waiting"]) for row in target.pooler.show("POOLS") if row["user"] == "app")
+
+        now = "extract(epoch from clock_timestamp())"
+        asked = (("batch", f"begin; select {now}; commit"), ("others", f"select {now}"), ("others", f"select {now} as urgent"))
+        answers = []
+        for number, (name, sql) in enumerate(asked):
+            client = env.connect(target, application_name=name)
+            answers.append(Background(client.execute, sql))
+            until(lambda wanted=number + 1: waiting() == wanted, "it waits")
+        holder.execute("commit")
+        batch, other, urgent = (float(answer.join().rows[0][0]) for answer in answers)
+        assert urgent < other < batch, (urgent, other, batch)

@@ -14,6 +14,7 @@
 //! Every count is the number of permits that exist. Permits of logins that gave way and are not
 //! gone yet do not count.
 
+pub mod failed_logins;
 pub mod half_open;
 pub mod shared;
 
@@ -24,6 +25,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::task::Poll;
 use std::time::{Duration, Instant};
 
+use failed_logins::FailedLogins;
 use half_open::{Awaited, HalfOpen, Network};
 use hawser_pooler::wire::error::{ClientError, SqlState};
 use tokio::sync::Notify;
@@ -126,6 +128,8 @@ impl ByName {
 /// Counts everything that is limited.
 #[derive(Debug, Default)]
 pub struct Limits {
+    /// Addresses whose logins have failed.
+    pub failed_logins: FailedLogins,
     counts: Mutex<Counts>,
     server_freed: Notify,
     /// A place under a shared limit is wanted, or one has been taken.

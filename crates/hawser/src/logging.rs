@@ -1,13 +1,15 @@
-//! The log: text or JSON on standard error, in a file, by syslog; one event a change of state.
+//! The log: text or JSON on standard error, in a file, by syslog; one event a change of state. The
+//! [`audit`] is beside it.
 //!
 //! # Invariants
-//! * no secret and no statement text is an argument of an event, at any level
+//! * no secret is an argument of an event, at any level, and no statement text but where a rule asks for it
 //! * an event is a line of text without control characters, whatever a client or server has sent: what
 //!   comes from them can neither begin a line nor move a terminal's cursor
 //! * libraries log from warnings on: below, they log bytes
 //!
 //! # Limits      one log a process: what begins it second changes the level only
 
+pub mod audit;
 mod journal;
 mod outputs;
 mod seldom;
@@ -211,6 +213,7 @@ fn set_level(level: LogLevel) {
 
 /// [`reopen`], for logrotate; an error is logged.
 pub fn reopen_log() {
+    audit::reopen();
     if let Err(error) = reopen() {
         tracing::warn!(error, "cannot reopen the log; the old file is still written");
     }

@@ -37,6 +37,7 @@ pub mod proxy;
 pub mod start;
 #[cfg(test)]
 mod tests;
+mod throttle;
 pub mod wire;
 
 use std::future::poll_fn;
@@ -544,13 +545,9 @@ impl Login {
         let is_tls = self.stream()?.is_encrypted();
         let awaited =
             if ADMIN_DATABASES.contains(&database) { Awaited::AdminProof } else { Awaited::Proof };
-        let replication = match replication {
-            Replication::None => crate::auth::hba::Replication::Off,
-            Replication::Physical => crate::auth::hba::Replication::Physical,
-            Replication::Database => crate::auth::hba::Replication::Logical,
-        };
-        let conn = prove::conn_info(&self.origin, is_tls, database, user, replication);
+        let conn = prove::conn_info(&self.origin, is_tls, database, user, replication.into());
         let rule: Rule = prover.rule(&config, &access, &conn, found).await?;
+        self.may_try(&rule, user)?;
         let mut secret = access.secret(user).cloned();
         // The reason of a failed lookup is sent after the exchange: before it, the answer would
         // distinguish existing users and databases from others.
@@ -585,9 +582,13 @@ impl Login {
             end_point,
             awaited,
             reason: None,
+            could_not_be_asked: false,
         };
         let result = proving.run(&rule).await;
+        let looked_up = !matches!(not_looked_up, Some(NotLookedUp::Failed(_)));
+        let right = proving.is_right(&rule, &result).filter(|_| looked_up);
         let reason = proving.reason.take();
+        self.has_tried(&rule, user, right)?;
         self.reason = match &not_looked_up {
             Some(NotLookedUp::NoEntry) => {
                 Some("there is no such database, or auth_user may not connect to it".to_owned())

@@ -844,6 +844,7 @@ fn settings(
         tracking: Tracking {
             is_on: config.reload.console.track_queries == config::TrackQueries::Top,
             keeps_examples: config.reload.console.query_examples,
+            has_spans: config.start.log.otlp_endpoint.is_some(),
         },
         client_idle_timeout: unless_exclusive(timeouts.client_idle_timeout),
         client_write_timeout: unless_exclusive(timeouts.client_write_timeout),

@@ -49,7 +49,7 @@ use hawser_pooler::ids::{ClientId, LoopId};
 use hawser_pooler::parts::identity::process_ids::OwnProcessIds;
 use hawser_pooler::relay::backend::PoolRef;
 use hawser_pooler::relay::inside::{BackFromInside, InsideSession};
-use hawser_pooler::relay::message::{Event, SERVER_CLOSED, SERVER_SILENT};
+use hawser_pooler::relay::message::{Event, QUEUE_FULL, SERVER_CLOSED, SERVER_SILENT};
 use hawser_pooler::relay::succession::MovedClient;
 use hawser_pooler::relay::{
     CancelKey, CancelRequest, Engine, Host, Readiness, Socket, ToLoop, Token, limits,
@@ -57,7 +57,7 @@ use hawser_pooler::relay::{
 use hawser_pooler::time::Time;
 use hawser_sys::eventfd::EventFd;
 
-use crate::logging;
+use crate::logging::{self, Seldom, audit};
 use crate::loops::{Control, Loops};
 use crate::mailbox::{LoopMailbox, Mailbox};
 use crate::socket::{self, Conn};
@@ -523,9 +523,13 @@ impl<S: Socket + AsFd> Host<S> for LoopHost<S> {
                 }
             }
             Event::ClientClosed { client, about, database, user, reason } => {
+                let is_overload = reason.starts_with(QUEUE_FULL);
+                if is_overload {
+                    warn_of_overload(database, user);
+                }
                 let (peer, user) = (&about.peer, about.user().unwrap_or(user));
                 // (The address becomes text only if the event is written.)
-                if disconnections {
+                if disconnections && !is_overload {
                     tracing::info!(
                         %client, address = peer.to_string(), port = peer.port(), database, user, reason,
                         "client left"
@@ -546,7 +550,15 @@ impl<S: Socket + AsFd> Host<S> for LoopHost<S> {
                     tracing::debug!(%backend, database, user, reason, "server connection closed");
                 }
             }
-            Event::SlowTransaction { client, about, database, user, wait_us, duration_us } => {
+            Event::SlowTransaction {
+                client,
+                about,
+                database,
+                user,
+                wait_us,
+                duration_us,
+                parent,
+            } => {
                 let (address, port) = (about.peer.to_string(), about.peer.port());
                 let user = about.user().unwrap_or(user);
                 let (wait_ms, duration_ms) = (milliseconds(wait_us), milliseconds(duration_us));
@@ -563,18 +575,11 @@ impl<S: Socket + AsFd> Host<S> for LoopHost<S> {
                         wait: Duration::from_micros(wait_us),
                         duration: Duration::from_micros(duration_us),
                         ended: SystemTime::now(),
+                        parent,
                     });
                 }
             }
-            Event::RuleMatched { rule, refused, client, about, database, user, text } => {
-                let (address, port) = (about.peer.to_string(), about.peer.port());
-                let text = &text[..text.len().min(LOGGED_TEXT_BYTES_MAX)];
-                tracing::info!(
-                    rule, refused, %client, address, port, database, user,
-                    text = String::from_utf8_lossy(text).replace(char::is_control, " "),
-                    "statement matched by a rule"
-                );
-            }
+            Event::RuleMatched { .. } => write_matched(&event),
             Event::ReportUnreadable { database, user, error } => {
                 crate::pools::open::say_unreadable(database, user, error);
             }
@@ -596,6 +601,59 @@ impl<S: Socket + AsFd> Host<S> for LoopHost<S> {
             }
         }
     }
+}
+
+/// The queue of a pool is full: said once a minute, and not of each client that is refused.
+fn warn_of_overload(database: &str, user: &str) {
+    static REFUSED: Seldom = Seldom::new();
+    if let Some(left_out) = REFUSED.may(&format!("{database}\0{user}")) {
+        tracing::warn!(
+            database,
+            user,
+            left_out,
+            "queue_limit is reached: clients that would wait are refused (53300)"
+        );
+    }
+}
+
+/// A statement that a rule has matched goes to the audit, or to the log, also if there is no audit.
+fn write_matched(event: &Event<'_>) {
+    let Event::RuleMatched {
+        rule,
+        audits,
+        refused,
+        client,
+        about,
+        database,
+        user,
+        application_name,
+        text,
+    } = *event
+    else {
+        return;
+    };
+    let (address, port) = (about.peer.to_string(), about.peer.port());
+    let statement = || audit::Statement {
+        at: SystemTime::now(),
+        rule: rule.into(),
+        refused,
+        user: user.into(),
+        database: database.into(),
+        address: address.as_str().into(),
+        port,
+        application_name: application_name.into(),
+        text: text[..text.len().min(audit::TEXT_BYTES_MAX)].into(),
+        bytes: text.len(),
+    };
+    if audits && audit::take(statement).is_some() {
+        return;
+    }
+    let text = &text[..text.len().min(LOGGED_TEXT_BYTES_MAX)];
+    tracing::info!(
+        rule, refused, %client, address, port, database, user,
+        text = String::from_utf8_lossy(text).replace(char::is_control, " "),
+        "statement matched by a rule"
+    );
 }
 
 #[expect(clippy::cast_precision_loss, reason = "exact below 285 years")]

@@ -26,6 +26,7 @@ use crate::admin::command::{Command, Shutdown};
 use crate::admin::running::Administration;
 use crate::config::{Config, DatabaseConfig};
 use crate::listeners::SocketPath;
+use crate::logging::audit;
 use crate::login::listen::{self, ListenError};
 use crate::loops::{Control, Order};
 use crate::phase::{Phase, Standing, shutdown_error};
@@ -48,6 +49,8 @@ const DRAIN_POLL: Duration = Duration::from_millis(20);
 const STATUS_PERIOD: Duration = Duration::from_secs(2);
 /// How long the end of the process waits for the collector of `otlp_endpoint`.
 const LAST_SPANS: Duration = Duration::from_secs(1);
+/// How long it waits for the last lines of the audit.
+const LAST_LINES: Duration = Duration::from_secs(1);
 /// How long event loops have to say goodbye once the time of grace is over.
 const GOODBYE: Duration = Duration::from_millis(200);
 
@@ -158,6 +161,7 @@ pub fn serve(
     let reactors = Reactors::start(loop_count, hash_key, own, control.clone(), logged)
         .map_err(ServeError::Start)?;
 
+    audit::begin(&config.start).map_err(|error| ServeError::NotInForce(NotInForce(vec![error])))?;
     // Files of certificates and rules may be readable by root alone: before the change of user.
     let listeners = open_listeners(&config, &succession)?;
     let user = start.user.clone();
@@ -210,6 +214,7 @@ pub fn serve(
     links.end();
     drop(reactors);
     runtimes.control.block_on(spans.end(LAST_SPANS));
+    audit::end(LAST_LINES);
     if let Some(etcd) = &etcd {
         runtimes.control.block_on(shares::give_back(&ending.shared.limits, etcd));
     }

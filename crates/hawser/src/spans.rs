@@ -4,8 +4,9 @@
 //! ```text
 //!   loops ─► a queue of QUEUE_MAX ─► every PERIOD, one request for all of it ─► collector (OTLP over HTTP)
 //! ```
-//! A trace for each: the span `transaction`, and within it `wait for a server connection`. Names of attributes are
-//! those of the semantic conventions for databases, where these have one.
+//! The span `transaction`, and within it `wait for a server connection`: a trace of their own, or within the
+//! span that the client has named ([`TraceParent`]). Names of attributes are those of the semantic conventions
+//! for databases, where these have one.
 //!
 //! # Limits
 //! Nothing waits for the collector: what finds the queue full, or is in a request that fails, is lost, and the
@@ -15,6 +16,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant, SystemTime};
 
+use hawser_pooler::queries::trace_parent::TraceParent;
 use opentelemetry::trace::{
     SpanContext, SpanId, SpanKind, Status, TraceFlags, TraceId, TraceState,
 };
@@ -54,6 +56,8 @@ pub struct Slow {
     pub duration: Duration,
     /// When it ended.
     pub ended: SystemTime,
+    /// The span that it belongs to.
+    pub parent: Option<TraceParent>,
 }
 
 /// Where loops leave them; clones are the same.
@@ -173,9 +177,10 @@ async fn send(
 }
 
 fn spans_of(slow: Slow) -> [SpanData; 2] {
-    let trace = TraceId::from_bytes(
-        ((u128::from(random_u64()) << 64) | u128::from(random_u64())).to_be_bytes(),
-    );
+    let own = || (u128::from(random_u64()) << 64) | u128::from(random_u64());
+    let trace = slow.parent.map_or_else(own, |parent| parent.trace);
+    let trace = TraceId::from_bytes(trace.to_be_bytes());
+    let parent = slow.parent.map_or(SpanId::INVALID, |parent| SpanId::from(parent.span));
     let (outer, inner) = (new_span_id(), new_span_id());
     let begun = slow.ended.checked_sub(slow.duration + slow.wait).unwrap_or(slow.ended);
     let text = |name, value: Box<str>| KeyValue::new(name, Value::from(String::from(value)));
@@ -197,7 +202,7 @@ fn spans_of(slow: Slow) -> [SpanData; 2] {
             TraceState::default(),
         ),
         parent_span_id: parent,
-        parent_span_is_remote: false,
+        parent_span_is_remote: parent != outer && parent != SpanId::INVALID,
         span_kind: SpanKind::Server,
         name: name.into(),
         start_time,
@@ -211,7 +216,7 @@ fn spans_of(slow: Slow) -> [SpanData; 2] {
     };
     let served = begun + slow.wait;
     [
-        span("transaction", outer, SpanId::INVALID, begun, slow.ended, attributes),
+        span("transaction", outer, parent, begun, slow.ended, attributes),
         span("wait for a server connection", inner, outer, begun, served, Vec::new()),
     ]
 }
@@ -233,6 +238,7 @@ mod tests {
             wait: Duration::from_millis(200),
             duration: Duration::from_millis(300),
             ended,
+            parent: None,
         }
     }
 
@@ -252,8 +258,20 @@ mod tests {
             all.any(|one| one.key.as_str() == name && one.value.as_str() == value)
         };
         assert!(has("db.namespace", "app") && has("db.user", "ann"));
+        assert_eq!(transaction.parent_span_id, SpanId::INVALID);
         let [other, _] = spans_of(slow(ended));
         assert_ne!(other.span_context.trace_id(), transaction.span_context.trace_id());
+    }
+
+    #[test]
+    fn a_transaction_is_within_the_span_that_its_client_has_named() {
+        let parent = Some(TraceParent { trace: 7, span: 9 });
+        let [transaction, wait] = spans_of(Slow { parent, ..slow(SystemTime::now()) });
+        assert_eq!(transaction.span_context.trace_id(), TraceId::from(7u128));
+        assert_eq!(wait.span_context.trace_id(), TraceId::from(7u128));
+        assert_eq!(transaction.parent_span_id, SpanId::from(9u64));
+        assert_eq!(wait.parent_span_id, transaction.span_context.span_id());
+        assert!(transaction.parent_span_is_remote && !wait.parent_span_is_remote);
     }
 
     #[tokio::test]

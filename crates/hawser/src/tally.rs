@@ -104,6 +104,8 @@ pub struct Tally {
     pub authentication_failures: Count,
     /// Logins refused because a limit was reached (53300).
     pub limit_refusals: Count,
+    /// Logins refused because others from the same address had failed.
+    pub throttled: Count,
     /// Logins that gave their place to another while they waited for their client.
     pub displaced: Count,
     /// TLS handshakes with clients that came to their end.

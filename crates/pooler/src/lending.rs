@@ -11,7 +11,8 @@
 //! * a backend is in one place: it is moved, never shared
 //! * a waiter is overtaken by at most `limits.size` later ones (`queue` says who is later), and by 32 more for
 //!   each backend that its loop would have beyond its share with the one that it waits for (`lent_count`), of those
-//!   that came not much later
+//!   that came not much later. Those of a higher priority do not count, and pass it in the first
+//!   [`PASSED_MAX`] of its wait only (`priority`)
 //! * `counted() <= size + reserve_size`, where backends that sit idle in a transaction (*parked*)
 //!   do not count, up to `idle_transaction_reserve` of them, nor, once all others wait for locks,
 //!   those, up to `lock_wait_reserve` of them
@@ -32,6 +33,7 @@ pub(crate) mod departed_servers;
 pub(crate) mod lent_count;
 mod likeness;
 pub(crate) mod lock;
+pub(crate) mod priority;
 pub(crate) mod process_state;
 mod queue;
 pub(crate) mod scheduler;
@@ -42,6 +44,7 @@ pub use database::Database;
 pub use departed_servers::DepartedServers;
 pub use lent_count::UNEVEN;
 pub use likeness::{Has, Wish};
+pub use priority::{PASSED_MAX, Priority};
 pub use process_state::{Lasting, buffers_of};
 pub use queue::{SAME_MOMENT, Waiter};
 pub use scheduler::{Acquired, Limits, OpenOne, Pool, Released};

@@ -20,4 +20,5 @@ pub mod digest;
 pub mod durations;
 mod steps;
 pub mod table;
+pub mod trace_parent;
 pub mod tracking;

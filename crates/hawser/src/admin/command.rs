@@ -372,7 +372,7 @@ fn quoted(text: &str, quote: u8) -> Result<(String, usize), CommandError> {
 
 const RULE: &str = "RULE ADD name [USER name] [DATABASE name] [APPLICATION_NAME name] [NETWORK net] \
     [KIND read|write|ddl] [DIGEST digest] [TEXT 'regular expression'] [REFUSE 'message' [SQLSTATE code]] \
-    [MAX_RUNNING n] [MAX_TIME time] [LOG n] [FOR 'time'] [FORCE], or RULE DROP name, or RULE SHOW";
+    [MAX_RUNNING n] [MAX_TIME time] [LOG n] [AUDIT] [PRIORITY low|high] [FOR 'time'] [FORCE], or RULE DROP name, or RULE SHOW";
 
 fn rule(arguments: &[Token]) -> Result<Command, CommandError> {
     let form = || CommandError::Form(RULE);
@@ -394,6 +394,11 @@ fn rule_add(name: &str, mut rest: &[Token]) -> Result<Command, CommandError> {
         let word = word.to_ascii_lowercase();
         if word == "force" {
             (force, rest) = (true, after);
+            continue;
+        }
+        if word == "audit" {
+            words.push((word, "true".to_owned()));
+            rest = after;
             continue;
         }
         let after = after.strip_prefix(&[Token::Equals]).unwrap_or(after);

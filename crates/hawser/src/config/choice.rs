@@ -89,6 +89,14 @@ choices! {
         Ddl = "ddl",
     }
 
+    /// Where clients stand among those that wait.
+    RulePriority: "low, high" {
+        /// After the others.
+        Low = "low",
+        /// Before the others.
+        High = "high",
+    }
+
     /// Which queries are counted.
     TrackQueries: "off, top" {
         /// None.

@@ -19,8 +19,8 @@ use super::address::{ListenAddress, ServerAddress};
 use super::choice::{
     AuthType, BypassUse, ConsoleVersion, EtcdLost, ExtensionUse, Fidelity, HandOver,
     LinkCompression, ListenLost, LoadBalanceHosts, LogFormat, LogLevel, PoolMode, ProxyProtocol,
-    StatementKind, SyslogFacility, TargetSessionAttrs, TlsMode, TlsNegotiation, TlsVersions,
-    TrackQueries,
+    RulePriority, StatementKind, SyslogFacility, TargetSessionAttrs, TlsMode, TlsNegotiation,
+    TlsVersions, TrackQueries,
 };
 use super::ciphers::{Tls13Ciphers, TlsCiphers, TlsCurves};
 use super::congestion::Congestion;
@@ -350,6 +350,11 @@ settings! {
             example "\"SELECT * FROM auth.lookup($1)\"", pgbouncer "auth_query";
         /// The `[[database]]` in which `auth_query` runs; without it, the one that the client asks for.
         auth_dbname: Option<String> = "not set", example "\"app\"", pgbouncer "auth_dbname";
+        /// The longest time for which an address is refused (28000) after failed logins. After ten wrong
+        /// passwords for a user it is refused for that user for a second after each further one, then for
+        /// two, four and so on up to this. No other address is refused, and no user that has logged in
+        /// from there before. 0: never. See [failed logins](security.md#failed-logins).
+        failed_login_delay_max: Timeout = "60s", example "\"5min\"", unit Seconds;
         /// Users who may use all commands on the admin database. One string with commas, or a list.
         admin_users: Vec<String> = "", example "[\"alice\"]", pgbouncer "admin_users";
         /// Users who may use SHOW on the admin database.
@@ -676,6 +681,11 @@ settings! {
         syslog_ident: String = "hawser", example "\"pgbouncer\"", pgbouncer "syslog_ident";
         /// The facility of lines in syslog.
         syslog_facility: SyslogFacility = "daemon", example "\"local0\"", pgbouncer "syslog_facility";
+        /// A file to which statements that a [rule](rules.md#the-audit) with `audit` matches are appended,
+        /// each as a line of JSON; it is made with mode 0640, and opened again as `logfile` is.
+        audit_file: Option<PathBuf> = "not set", example "\"/var/log/hawser-audit.log\"";
+        /// Send them to syslog, with `syslog_ident` and `syslog_facility`.
+        audit_syslog: bool = "false", example "true";
         /// Send the transactions of `log_min_duration` to an OpenTelemetry collector as well, as traces by OTLP
         /// over HTTP: each with its database, user, client, and the wait for a server connection as a
         /// span of its own. The URL has http:// and a path. Nothing waits for the collector; what it does
@@ -1036,6 +1046,14 @@ settings! {
         max_time: Timeout = "0", example "\"10s\"", unit Seconds;
         /// One of so many statements that match goes to the log, with its text; 1: each, 0: none.
         log: u32 = "0", example "100";
+        /// Where a client stands that waits for a server connection to run a statement that matches:
+        /// `high` before the others, `low` after them. It passes, or is passed by, those that have
+        /// waited for less than five seconds only, so nobody waits for ever. Of several rules the first
+        /// counts. A rule without `kind`, `digest` and `text` is for BEGIN, too.
+        priority: Option<RulePriority> = "not set", example "\"low\"";
+        /// Each statement that matches goes to the [audit](rules.md#the-audit): to `audit_file` or
+        /// `audit_syslog` of `[log]`, to the log if there is neither.
+        audit: bool = "false", example "true";
         /// The rule may match every statement of every client. Without it a rule has at least one
         /// of the settings above that say what it matches.
         force: bool = "false", example "true";

@@ -11,13 +11,14 @@
 use core::net::IpAddr;
 use std::path::Path;
 
+use hawser_pooler::lending::Priority;
 use hawser_pooler::parts::rules::kind::Kind;
 use hawser_pooler::parts::rules::{Does, Network, Pattern, When};
 use hawser_pooler::queries::digest::Digest;
 use hawser_pooler::wire::error::SqlState;
 use regex::bytes::{Regex, RegexBuilder};
 
-use super::choice::StatementKind;
+use super::choice::{RulePriority, StatementKind};
 use super::registry::{self, Group, RuleEntry};
 use super::setting::{Form, Table};
 use super::value::{Context, Raw, Timeout};
@@ -86,7 +87,9 @@ impl RuleEntry {
                 | "text" => &mut when,
                 _ => &mut does,
             };
-            if value != default {
+            if matches!(setting.form, Form::Boolean) && value != default {
+                of.push(setting.name.to_uppercase());
+            } else if value != default {
                 let is_text = matches!(setting.form, Form::String);
                 let quoted =
                     if is_text { format!("'{}'", value.replace('\'', "''")) } else { value };
@@ -147,12 +150,24 @@ impl RuleEntry {
             running_max: Some(self.max_running).filter(|most| *most > 0),
             time_max: Timeout::get(self.max_time),
             log_one_of: self.log,
+            audits: self.audit,
+            priority: self.priority.map(|priority| match priority {
+                RulePriority::Low => Priority::Low,
+                RulePriority::High => Priority::High,
+            }),
         };
-        let Does { refuses, running_max, time_max, log_one_of } = &does;
-        if refuses.is_none() && running_max.is_none() && time_max.is_none() && *log_one_of == 0 {
+        let Does { refuses, running_max, time_max, log_one_of, audits, priority } = &does;
+        if refuses.is_none()
+            && running_max.is_none()
+            && time_max.is_none()
+            && *log_one_of == 0
+            && !audits
+            && priority.is_none()
+        {
             return Err(wrong(
                 "name",
-                "the rule does nothing: it has none of refuse, max_running, max_time, log",
+                "the rule does nothing: it has none of refuse, max_running, max_time, log, audit, \
+                 priority",
             ));
         }
         Ok(does)

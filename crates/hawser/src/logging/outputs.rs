@@ -6,7 +6,7 @@
 
 use std::fs::File;
 use std::io::{self, Write};
-use std::os::unix::fs::fchown;
+use std::os::unix::fs::{OpenOptionsExt, fchown};
 use std::os::unix::net::UnixDatagram;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -35,6 +35,7 @@ pub struct Outputs {
 #[derive(Debug)]
 struct LogFile {
     path: PathBuf,
+    mode: u32,
     file: Mutex<File>,
 }
 
@@ -47,15 +48,15 @@ struct Syslog {
     ident: String,
 }
 
-fn open(path: &Path) -> io::Result<File> {
-    File::options().append(true).create(true).open(path)
+fn open(path: &Path, mode: u32) -> io::Result<File> {
+    File::options().append(true).create(true).mode(mode).open(path)
 }
 
 /// The same, while the process is still root: a file that is made is given to the user that it becomes.
 /// An existing one keeps its owner, because it may be a link to any file.
-fn open_for(path: &Path, owner: Option<&Account>) -> io::Result<File> {
+fn open_for(path: &Path, mode: u32, owner: Option<&Account>) -> io::Result<File> {
     if let Some(owner) = owner {
-        match File::options().append(true).create_new(true).open(path) {
+        match File::options().append(true).create_new(true).mode(mode).open(path) {
             Ok(file) => {
                 fchown(&file, Some(owner.uid), Some(owner.gid))?;
                 return Ok(file);
@@ -64,7 +65,12 @@ fn open_for(path: &Path, owner: Option<&Account>) -> io::Result<File> {
             Err(error) => return Err(error),
         }
     }
-    open(path)
+    open(path, mode)
+}
+
+/// Whose files are that are made, if the process becomes another user.
+fn owner(start: &StartConfig) -> Result<Option<Account>, String> {
+    account_to_become(start.process.user.as_deref()).map_err(|error| error.to_string())
 }
 
 impl Default for Outputs {
@@ -79,27 +85,39 @@ impl Outputs {
     /// # Errors
     /// The file cannot be opened, there is no syslog, or no user to give the file to.
     pub fn of(start: &StartConfig, stderr: bool) -> Result<Self, String> {
-        let owner = account_to_become(start.process.user.as_deref());
-        let owner = owner.map_err(|error| error.to_string())?;
-        Self::for_owner(&start.log, stderr, owner.as_ref())
+        let (file, syslog) = (start.log.logfile.as_deref(), start.log.syslog);
+        let outputs = Self::for_owner(&start.log, file, 0o666, syslog, owner(start)?.as_ref())?;
+        Ok(Self { stderr, ..outputs })
+    }
+
+    /// Those of the audit. What it has is not for everybody.
+    ///
+    /// # Errors
+    /// The same.
+    pub(super) fn of_audit(start: &StartConfig) -> Result<Self, String> {
+        let (file, syslog) = (start.log.audit_file.as_deref(), start.log.audit_syslog);
+        Self::for_owner(&start.log, file, 0o640, syslog, owner(start)?.as_ref())
     }
 
     fn for_owner(
         settings: &LogStartSettings,
-        stderr: bool,
+        file: Option<&Path>,
+        mode: u32,
+        syslog: bool,
         owner: Option<&Account>,
     ) -> Result<Self, String> {
-        let file = match &settings.logfile {
+        let file = match file {
             None => None,
             Some(path) => {
-                let file = open_for(path, owner)
-                    .map_err(|e| format!("logfile {}: {e}", path.display()))?;
-                Some(Arc::new(LogFile { path: path.clone(), file: Mutex::new(file) }))
+                let file = open_for(path, mode, owner)
+                    .map_err(|e| format!("cannot open {}: {e}", path.display()))?;
+                let (path, file) = (path.to_owned(), Mutex::new(file));
+                Some(Arc::new(LogFile { path, mode, file }))
             }
         };
-        let syslog = settings.syslog.then(|| Syslog::at(Path::new(SYSLOG_SOCKET), settings));
+        let syslog = syslog.then(|| Syslog::at(Path::new(SYSLOG_SOCKET), settings));
         let syslog = syslog.transpose().map_err(|error| format!("syslog: {error}"))?;
-        Ok(Self { stderr, file, syslog: syslog.map(Arc::new) })
+        Ok(Self { stderr: false, file, syslog: syslog.map(Arc::new) })
     }
 
     /// Whether a line goes anywhere.
@@ -118,21 +136,30 @@ impl Outputs {
     /// It cannot be opened: the old one stays.
     pub fn reopen(&self) -> Result<(), String> {
         let Some(log) = &self.file else { return Ok(()) };
-        let new = open(&log.path).map_err(|e| format!("logfile {}: {e}", log.path.display()))?;
+        let new = open(&log.path, log.mode)
+            .map_err(|e| format!("cannot open {}: {e}", log.path.display()))?;
         *log.file.lock().unwrap_or_else(PoisonError::into_inner) = new;
         Ok(())
     }
 
-    fn write(&self, severity: u8, line: &[u8]) {
-        if self.stderr {
-            let _ = io::stderr().lock().write_all(line);
-        }
-        if let Some(log) = &self.file {
-            let _ = log.file.lock().unwrap_or_else(PoisonError::into_inner).write_all(line);
-        }
-        if let Some(syslog) = &self.syslog {
-            syslog.write(severity, line);
-        }
+    /// Writes a line to all.
+    ///
+    /// # Errors
+    /// Of one that has not taken it.
+    pub(super) fn write(&self, severity: u8, line: &[u8]) -> io::Result<()> {
+        let to_stderr = self.stderr.then(|| io::stderr().lock().write_all(line));
+        let to_file = self
+            .file
+            .as_ref()
+            .map(|log| log.file.lock().unwrap_or_else(PoisonError::into_inner).write_all(line));
+        let to_syslog = self.syslog.as_ref().map(|syslog| syslog.write(severity, line));
+        [to_stderr, to_file, to_syslog].into_iter().flatten().collect()
+    }
+
+    #[cfg(test)]
+    pub(super) fn of_file(path: &str, file: File) -> Self {
+        let file = LogFile { path: path.into(), mode: 0o640, file: Mutex::new(file) };
+        Self { stderr: false, file: Some(Arc::new(file)), syslog: None }
     }
 }
 
@@ -149,16 +176,17 @@ impl Syslog {
         })
     }
 
-    fn write(&self, severity: u8, line: &[u8]) {
+    fn write(&self, severity: u8, line: &[u8]) -> io::Result<()> {
         let priority = self.facility * 8 + severity;
         let mut datagram =
             format!("<{priority}>{}[{}]: ", self.ident, std::process::id()).into_bytes();
-        datagram.extend_from_slice(line.trim_ascii_end());
+        datagram.extend_from_slice(line.trim_ascii());
         datagram.truncate(SYSLOG_BYTES_MAX);
-        // It has been restarted since.
-        if self.socket.send(&datagram).is_err() && self.socket.connect(&self.at).is_ok() {
-            let _ = self.socket.send(&datagram);
+        if self.socket.send(&datagram).is_err() {
+            self.socket.connect(&self.at)?; // it has been restarted since
+            self.socket.send(&datagram)?;
         }
+        Ok(())
     }
 }
 
@@ -184,7 +212,7 @@ impl Write for Line<'_> {
 impl Drop for Line<'_> {
     fn drop(&mut self) {
         if !self.text.is_empty() {
-            self.outputs.write(self.severity, &self.text);
+            let _ = self.outputs.write(self.severity, &self.text);
         }
     }
 }
@@ -233,14 +261,14 @@ mod tests {
             let length = daemon.recv(&mut buffer).unwrap();
             String::from_utf8(buffer[..length].to_vec()).unwrap()
         };
-        outputs.write(4, b"WARNING something\n");
+        outputs.write(4, b"WARNING something\n").unwrap();
         let process = std::process::id();
         // local3 is 19, warning 4.
         assert_eq!(received(&daemon), format!("<156>pooler[{process}]: WARNING something"));
         drop(daemon);
         std::fs::remove_file(&path).unwrap();
         let daemon = UnixDatagram::bind(&path).unwrap();
-        outputs.write(6, &[b'x'; 100_000]);
+        outputs.write(6, &[b'x'; 100_000]).unwrap();
         assert_eq!(received(&daemon).len(), SYSLOG_BYTES_MAX);
         std::fs::remove_dir_all(directory).unwrap();
     }
@@ -250,18 +278,19 @@ mod tests {
         let directory = tempfile_directory("logfile");
         let path = directory.join("x.log");
         std::fs::write(&path, "before\n").unwrap();
-        let settings = settings(&format!("logfile = \"{}\"\n", path.display()));
-        let outputs = Outputs::for_owner(&settings, false, None).unwrap();
-        outputs.write(6, b"one\n");
+        let settings = settings("");
+        let outputs = Outputs::for_owner(&settings, Some(&path), 0o640, false, None).unwrap();
+        outputs.write(6, b"one\n").unwrap();
         std::fs::rename(&path, directory.join("old")).unwrap();
-        outputs.write(6, b"two\n");
+        outputs.write(6, b"two\n").unwrap();
         outputs.reopen().unwrap();
-        outputs.write(6, b"three\n");
+        outputs.write(6, b"three\n").unwrap();
         assert_eq!(std::fs::read_to_string(directory.join("old")).unwrap(), "before\none\ntwo\n");
         assert_eq!(std::fs::read_to_string(&path).unwrap(), "three\n");
         std::fs::remove_dir_all(directory).unwrap();
         assert!(outputs.reopen().is_err());
-        assert!(Outputs::for_owner(&settings, false, None).unwrap_err().contains("x.log"));
+        let refused = Outputs::for_owner(&settings, Some(&path), 0o640, false, None);
+        assert!(refused.unwrap_err().contains("x.log"));
     }
 
     /// As root's it could not be opened again after logrotate had moved it away.
@@ -276,8 +305,7 @@ mod tests {
         std::fs::write(&there, "").unwrap();
         std::os::unix::fs::symlink(&there, directory.join("link")).unwrap();
         for path in [&made, &directory.join("link")] {
-            let settings = settings(&format!("logfile = \"{}\"\n", path.display()));
-            Outputs::for_owner(&settings, false, Some(&nobody)).unwrap();
+            Outputs::for_owner(&settings(""), Some(path), 0o666, false, Some(&nobody)).unwrap();
         }
         let owner = |path| std::os::unix::fs::MetadataExt::uid(&std::fs::metadata(path).unwrap());
         assert_eq!((owner(&made), owner(&there)), (nobody.uid, 0));

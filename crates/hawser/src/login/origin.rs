@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 
 use hawser_pooler::relay::PeerAddress;
 
+use crate::limits::failed_logins::Place;
 use crate::limits::half_open::Network;
 
 /// The longest name that PostgreSQL keeps (NAMEDATALEN - 1); longer ones are cut, as it does.
@@ -37,5 +38,14 @@ impl Origin {
             Self::Tcp(address) => address.ip().into(),
             Self::Unix { .. } => Network::Unix,
         }
+    }
+
+    /// With whom it fails to log in.
+    pub(super) fn place(&self) -> Place {
+        let uid = match self {
+            Self::Tcp(_) => None,
+            Self::Unix { uid } => *uid,
+        };
+        (self.network(), uid)
     }
 }

@@ -49,6 +49,7 @@ impl Proving<'_> {
                     let user = self.user;
                     tracing::warn!(user, %reason, left_out, "no LDAP server could be asked");
                 }
+                self.could_not_be_asked = true;
                 self.refuse(rule, reason)
             }
         }
@@ -73,6 +74,7 @@ impl Proving<'_> {
                 if let Some(left_out) = NOT_ASKED.may(&reason) {
                     tracing::warn!(user = self.user, %reason, left_out, "PAM could not be asked");
                 }
+                self.could_not_be_asked = true;
                 self.refuse(rule, reason)
             }
         }

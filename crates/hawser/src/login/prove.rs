@@ -9,6 +9,7 @@
 
 use std::sync::{Arc, OnceLock};
 
+use hawser_pooler::session::options::Replication;
 use hawser_pooler::wire::error::{ClientError, SqlState};
 
 use super::origin::Origin;
@@ -213,6 +214,16 @@ fn has_other_users(conn: &ConnInfo<'_>, database: Option<&DatabaseConfig>) -> bo
         || database.is_some_and(|database| database.hand_over_secret_file.is_some())
 }
 
+impl From<Replication> for crate::auth::hba::Replication {
+    fn from(asked: Replication) -> Self {
+        match asked {
+            Replication::None => Self::Off,
+            Replication::Physical => Self::Physical,
+            Replication::Database => Self::Logical,
+        }
+    }
+}
+
 /// Who a client says it is, for the rules.
 pub fn conn_info<'a>(
     origin: &Origin,
@@ -274,6 +285,8 @@ pub struct Proving<'a> {
     pub awaited: Awaited,
     /// Why the proof is refused: for the log, never for the client.
     pub reason: Option<String>,
+    /// What judges the proof has not done so.
+    pub could_not_be_asked: bool,
 }
 
 impl Proving<'_> {
@@ -281,6 +294,17 @@ impl Proving<'_> {
     pub(super) fn refuse<T>(&mut self, rule: &Rule, reason: impl Into<String>) -> Result<T, Stop> {
         self.reason = Some(reason.into());
         Err(rule.refusal().into())
+    }
+
+    /// Whether the proof is right; `None`: it was not judged.
+    pub(super) fn is_right(&self, rule: &Rule, result: &Result<Proved, Stop>) -> Option<bool> {
+        match result {
+            Ok(_) => Some(true),
+            Err(Stop::Refuse(error)) if **error == rule.refusal() && !self.could_not_be_asked => {
+                Some(false)
+            }
+            Err(_) => None,
+        }
     }
 
     /// Why a password does not fit, or a proof of one.
@@ -445,7 +469,7 @@ impl Proving<'_> {
         let account = self.account(secret).await?;
         let result = self.scram_exchange(rule, account).await;
         // Other errors are the fault of the client's program, which gets them.
-        if matches!(&result, Err(Stop::Refuse(error)) if **error == rule.refusal()) {
+        if self.is_right(rule, &result) == Some(false) {
             self.reason = Some(self.password_reason(Method::ScramSha256).to_owned());
         }
         result

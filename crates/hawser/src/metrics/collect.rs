@@ -29,6 +29,7 @@ use crate::dial::server_row::{ServerRow, ServerState};
 use crate::holders::Pins;
 use crate::limits::shared::{SharedLimit, State};
 use crate::lock::locked;
+use crate::logging::audit;
 use crate::loops::Pool;
 use crate::queries::Queries;
 use crate::spans::Spans;
@@ -401,10 +402,6 @@ fn histograms(encoder: &mut DescriptorEncoder<'_>, series: &BySeries) -> fmt::Re
 
 fn tallies(encoder: &mut DescriptorEncoder<'_>, pooler: &dyn Pooler) -> fmt::Result {
     let tally = pooler.tally();
-    if let Some(lost) = tally.spans.get().and_then(Spans::lost) {
-        let help = "Slow transactions that the collector of otlp_endpoint has not taken";
-        counts(encoder, "spans_lost", help, None, [([], lost)])?;
-    }
     for (name, help, count) in [
         ("connections", "Connections of clients accepted", &tally.connections),
         (
@@ -422,6 +419,11 @@ fn tallies(encoder: &mut DescriptorEncoder<'_>, pooler: &dyn Pooler) -> fmt::Res
             "limit_refusals",
             "Logins refused because a limit on clients was reached",
             &tally.limit_refusals,
+        ),
+        (
+            "logins_throttled",
+            "Logins refused because others from the same address had failed",
+            &tally.throttled,
         ),
         (
             "logins_displaced",
@@ -442,6 +444,7 @@ fn tallies(encoder: &mut DescriptorEncoder<'_>, pooler: &dyn Pooler) -> fmt::Res
     ] {
         counts(encoder, name, help, None, [([], count.get())])?;
     }
+    forgotten(encoder, pooler)?;
     let errors = tally.errors.by_class();
     let help = "Errors of Hawser itself, not of a server, that clients were told, by the class of \
                 their SQLSTATE";
@@ -467,6 +470,23 @@ fn tallies(encoder: &mut DescriptorEncoder<'_>, pooler: &dyn Pooler) -> fmt::Res
     }
     let help = "Connections of clients that are logging in";
     gauges(encoder, "logging_in", help, None, [([], tally.logging_in())])
+}
+
+/// What had no room.
+fn forgotten(encoder: &mut DescriptorEncoder<'_>, pooler: &dyn Pooler) -> fmt::Result {
+    if let Some(lost) = pooler.tally().spans.get().and_then(Spans::lost) {
+        let help = "Slow transactions that the collector of otlp_endpoint has not taken";
+        counts(encoder, "spans_lost", help, None, [([], lost)])?;
+    }
+    if let Some((all, lost)) = audit::counts() {
+        let help = "Statements for the audit";
+        counts(encoder, "audit_statements", help, None, [([], all)])?;
+        let help = "Statements that the file or syslog of the audit has not taken";
+        counts(encoder, "audit_statements_lost", help, None, [([], lost)])?;
+    }
+    let help = "Addresses and users whose failed logins were forgotten to make room";
+    let forgotten = pooler.limits().failed_logins.forgotten();
+    counts(encoder, "failed_logins_forgotten", help, None, [([], forgotten)])
 }
 
 fn process(encoder: &mut DescriptorEncoder<'_>, pooler: &dyn Pooler) -> fmt::Result {

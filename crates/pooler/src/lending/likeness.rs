@@ -24,6 +24,7 @@
 //! Comparing settings follows pointers, under the pool's lock. Two different sets with the same
 //! mark (they can be constructed) only look near: the difference is still sent.
 
+use crate::lending::priority::Priority;
 use crate::lending::process_state::Lasting;
 use crate::parts::settings::custom_names::CustomNames;
 use crate::session::settings::Mark;
@@ -39,6 +40,8 @@ pub struct Wish {
     pub own: bool,
     /// What its process must not keep.
     pub avoids: Lasting,
+    /// Its place among those that wait.
+    pub priority: Priority,
 }
 
 /// What decides which clients may have a backend, and which prefer it.

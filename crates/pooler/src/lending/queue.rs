@@ -9,7 +9,8 @@
 //!   before it
 //!
 //! A waiter is *overtaken* by one that came after it, on the same loop, and by one that came more than
-//! [`SAME_MOMENT`] after it, on another.
+//! [`SAME_MOMENT`] after it, on another. Those of another priority than most do not stand in the lines:
+//! [`crate::lending::priority`].
 //!
 //! # Why lines
 //! Moving a backend to another loop's epoll set costs 2.5 us and a wake-up of that loop, a quarter of
@@ -28,6 +29,7 @@ use std::time::Duration;
 use crate::ids::ClientId;
 use crate::lending::lent_count::LentCount;
 use crate::lending::likeness::{Likeness, Wish, nearest};
+use crate::lending::priority::{Aside, PASSED_MAX};
 use crate::parts::settings::custom_names::CustomNames;
 use crate::time::Time;
 
@@ -155,6 +157,8 @@ pub(super) struct Bound<'a> {
 pub(super) struct Queue {
     /// By the loop's number.
     lines: Vec<Line>,
+    /// Those that do not stand in the lines.
+    aside: Aside<Waiter>,
     /// Of the next that comes.
     number: u64,
     /// Those who wait.
@@ -174,12 +178,12 @@ impl Queue {
     /// The waiter that came first.
     pub(super) fn first(&self) -> Option<&Waiter> {
         let firsts = self.lines.iter().filter_map(|line| line.waiters.front());
-        firsts.min_by_key(|first| first.number)
+        firsts.chain(self.aside.firsts()).min_by_key(|first| first.number)
     }
 
     /// All, in the order in which they came.
     pub(super) fn iter(&self) -> impl Iterator<Item = &Waiter> {
-        let all = self.lines.iter().flat_map(|line| &line.waiters);
+        let all = self.lines.iter().flat_map(|line| &line.waiters).chain(self.aside.iter());
         let mut all: Vec<&Waiter> = all.filter(|waiter| !waiter.gone).collect();
         all.sort_unstable_by_key(|waiter| waiter.number);
         all.into_iter()
@@ -187,16 +191,29 @@ impl Queue {
 
     /// One more. Each loop tells the time by a clock that does not go back.
     pub(super) fn push(&mut self, client: ClientId, names: CustomNames, wish: Wish, since: Time) {
+        let number = self.number;
+        self.number += 1;
+        self.count += 1;
+        let waiter = Waiter { client, since, wish, names, number, more: 0, gone: false };
+        let Some(waiter) = self.aside.push(wish.priority, (since, client), waiter) else { return };
+        let line = self.line(client);
+        debug_assert!(line.waiters.back().is_none_or(|last| last.since <= since), "it went back");
+        line.waiters.push_back(waiter);
+    }
+
+    fn line(&mut self, client: ClientId) -> &mut Line {
         let line = usize::from(client.home.0);
         if line >= self.lines.len() {
             self.lines.resize_with(line + 1, Line::default);
         }
-        let line = &mut self.lines[line];
-        debug_assert!(line.waiters.back().is_none_or(|last| last.since <= since), "it went back");
-        let number = self.number;
-        line.waiters.push_back(Waiter { client, since, wish, names, number, more: 0, gone: false });
-        self.number += 1;
-        self.count += 1;
+        &mut self.lines[line]
+    }
+
+    /// One that stood aside comes to its place in its line. (It counts as overtaken as often as the next.)
+    fn join(&mut self, waiter: Waiter) {
+        let line = self.line(waiter.client);
+        let at = line.waiters.partition_point(|other| other.number < waiter.number);
+        line.waiters.insert(at, waiter);
     }
 
     /// Takes out a client that has waited since this moment. True if it was there.
@@ -204,6 +221,10 @@ impl Queue {
     /// Thousands may leave at once, in any order: so this searches only by time, and only marks the
     /// place.
     pub(super) fn forget(&mut self, client: ClientId, since: Time) -> bool {
+        if !self.aside.is_empty() && self.aside.forget((since, client)) {
+            self.count -= 1;
+            return true;
+        }
         let Some(line) = self.lines.get_mut(usize::from(client.home.0)) else { return false };
         let first = line.waiters.partition_point(|waiter| waiter.since < since);
         let mut there = line.waiters.range_mut(first..).take_while(|waiter| waiter.since == since);
@@ -231,12 +252,49 @@ impl Queue {
     /// How often those of a line may be overtaken by those of others.
     pub(super) fn bound(&self, size: u32, line: usize, lent: &LentCount) -> u32 {
         let here = self.lines.get(line).map_or(0, Line::len);
-        lent.bound(size, line, here, self.count)
+        lent.bound(size, line, here, self.count - self.aside.len())
     }
 
     /// Takes out the one that gets a backend of loop `bound.own`. `fits`: whether it may have that; `few`:
     /// see [`nearest`].
+    #[inline]
     pub(super) fn next(
+        &mut self,
+        bound: Bound<'_>,
+        fits: impl Fn(&Waiter) -> bool,
+        likeness: impl Fn(&Waiter, Option<Likeness>) -> Likeness,
+        few: usize,
+        now: Time,
+    ) -> Option<Waiter> {
+        if self.aside.is_empty() {
+            return self.next_of_lines(bound, fits, likeness, few);
+        }
+        while let Some(low) = self.aside.take_low(false, now) {
+            self.join(low);
+        }
+        let first = self.lines.iter().filter_map(|line| line.waiters.front());
+        let first = first.min_by_key(|first| first.number);
+        let goes = |high: &Waiter| {
+            first.is_none_or(|first| {
+                high.number < first.number || now < first.since.after(PASSED_MAX)
+            })
+        };
+        if let Some(high) = self.aside.take_high(&fits, goes) {
+            self.count -= 1;
+            return Some(high);
+        }
+        loop {
+            let next = self.next_of_lines(bound, &fits, &likeness, few);
+            if next.is_some() {
+                return next;
+            }
+            let low = self.aside.take_low(true, now)?;
+            self.join(low);
+        }
+    }
+
+    /// The same, of those that stand in the lines.
+    fn next_of_lines(
         &mut self,
         bound: Bound<'_>,
         fits: impl Fn(&Waiter) -> bool,
@@ -334,6 +392,7 @@ mod tests {
 
     use super::*;
     use crate::ids::{LoopId, Slot};
+    use crate::lending::priority::Priority;
 
     /// Random numbers: <https://prng.di.unimi.it/splitmix64.c>.
     struct Rng(u64);
@@ -363,7 +422,7 @@ mod tests {
         };
         let lent = LentCount::default();
         let bound = Bound { size: bound, own: usize::from(home.0), lent: &lent };
-        let next = queue.next(bound, |_| true, likeness, 12)?;
+        let next = queue.next(bound, |_| true, likeness, 12, Time::ZERO)?;
         Some(next.client.slot.index)
     }
 
@@ -439,7 +498,7 @@ mod tests {
                             )
                         };
                         let bound = Bound { size: bound, own: usize::from(home), lent: &lent };
-                        let next = queue.next(bound, |_| true, likeness, 12);
+                        let next = queue.next(bound, |_| true, likeness, 12, Time::ZERO);
                         assert_eq!(next.is_some(), !waiting.is_empty());
                         let Some(next) = next else { continue };
                         let number = u64::from(next.client.slot.index);
@@ -469,6 +528,116 @@ mod tests {
         let mut settings = crate::session::settings::SettingsBuilder::new();
         settings.set(b"my.user", b"1");
         settings.build().mark()
+    }
+
+    fn push_with(queue: &mut Queue, priority: Priority, home: u16, index: u32, micros: u64) {
+        let wish = Wish { priority, ..Wish::default() };
+        queue.push(client(home, index), CustomNames::NONE, wish, Time::from_micros(micros));
+    }
+
+    fn next_at(queue: &mut Queue, home: u16, micros: u64) -> Option<u32> {
+        let near = |_: &Waiter, _: Option<Likeness>| {
+            let mark = Wish::default().settings;
+            Likeness::of(mark, mark, true, || false, None)
+        };
+        let lent = LentCount::default();
+        let bound = Bound { size: 3, own: usize::from(home), lent: &lent };
+        let next = queue.next(bound, |_| true, near, 12, Time::from_micros(micros))?;
+        Some(next.client.slot.index)
+    }
+
+    const SECONDS: u64 = 1_000_000;
+
+    #[test]
+    fn the_high_go_first_and_the_low_last_for_as_long_as_they_may_pass() {
+        use Priority::{High, Low, Usual};
+        let all = [(Low, 1), (Usual, 2), (High, 3), (Low, 4), (Usual, 5), (High, 6)];
+        let served = |now: u64| {
+            let mut queue = Queue::default();
+            for (at, (priority, index)) in (0..).zip(all) {
+                push_with(&mut queue, priority, 0, index, at);
+            }
+            assert_eq!(
+                (queue.len(), queue.first().map(|first| first.client.slot.index)),
+                (6, Some(1))
+            );
+            assert_eq!(queue.iter().count(), 6);
+            let served: Vec<u32> = std::iter::from_fn(|| next_at(&mut queue, 0, now)).collect();
+            assert!(queue.is_empty());
+            served
+        };
+        assert_eq!(served(10), [3, 6, 2, 5, 1, 4]);
+        assert_eq!(served(5 * SECONDS + 10), [1, 2, 3, 4, 5, 6], "nobody is passed any more");
+    }
+
+    #[test]
+    fn one_that_joins_its_line_late_leaves_what_others_were_overtaken() {
+        let mut queue = Queue::default();
+        push_with(&mut queue, Priority::Low, 1, 0, 0);
+        for (index, at) in [(1, 1), (2, 2), (3, 3)] {
+            push(&mut queue, 1, index, at);
+        }
+        push(&mut queue, 0, 100, 10_000);
+        assert_eq!(next(&mut queue, 0, 5), Some(100), "passes all");
+        assert_eq!(next_at(&mut queue, 1, 5 * SECONDS), Some(0));
+        assert_eq!((queue.lines[1].overtaken, queue.len()), (1, 3));
+        assert!(queue.forget(client(1, 1), Time::from_micros(1)));
+        assert_eq!(next_at(&mut queue, 1, 5 * SECONDS), Some(2));
+        assert_eq!(next_at(&mut queue, 1, 5 * SECONDS), Some(3));
+        assert_eq!((queue.lines[1].overtaken, queue.len()), (0, 0));
+    }
+
+    #[test]
+    fn those_who_stand_aside_may_leave() {
+        let mut queue = Queue::default();
+        push_with(&mut queue, Priority::High, 0, 1, 5);
+        push_with(&mut queue, Priority::Low, 0, 2, 5);
+        for (index, left) in [(1, true), (1, false), (2, true), (3, false)] {
+            assert_eq!(queue.forget(client(0, index), Time::from_micros(5)), left);
+        }
+        assert!(queue.is_empty() && queue.first().is_none() && next_at(&mut queue, 0, 9).is_none());
+    }
+
+    /// Compared with what is said of each pair of waiters.
+    #[test]
+    fn nobody_is_passed_by_a_higher_priority_after_its_time_in_any_order() {
+        for seed in 0..100 {
+            let rank = |priority| match priority {
+                Priority::Low => 0,
+                Priority::Usual => 1,
+                Priority::High => 2,
+            };
+            let mut rng = Rng(seed);
+            let mut queue = Queue::default();
+            let mut waiting: BTreeMap<u32, (Priority, u64, u16)> = BTreeMap::new();
+            let (mut now, mut index) = (0, 0);
+            for _ in 0..400 {
+                now += rng.below(400_000);
+                let home = u16::try_from(rng.below(2)).expect("small");
+                if rng.below(2) == 0 {
+                    let of = [Priority::Low, Priority::Usual, Priority::High];
+                    let priority = of[usize::try_from(rng.below(3)).expect("small")];
+                    push_with(&mut queue, priority, home, index, now);
+                    waiting.insert(index, (priority, now, home));
+                    index += 1;
+                    continue;
+                }
+                let next = next_at(&mut queue, home, now);
+                assert_eq!(next.is_some(), !waiting.is_empty(), "seed {seed}");
+                let Some(next) = next else { continue };
+                let (priority, _, at) = waiting.remove(&next).expect("it waits");
+                for (_, (passed, since, of)) in waiting.range(..next) {
+                    let is_due = now - since >= 5 * SECONDS;
+                    let is_higher = rank(priority) > rank(*passed);
+                    let may = !is_due || !is_higher || (*of != at && priority == Priority::Usual);
+                    assert!(
+                        may,
+                        "seed {seed}: {passed:?} is passed by {priority:?} after its time"
+                    );
+                }
+            }
+            assert_eq!(queue.len(), waiting.len());
+        }
     }
 
     #[test]

@@ -403,6 +403,7 @@ impl<B> Pool<B> {
         home: LoopId,
         has: Has,
         knows: impl Fn(u64) -> bool,
+        now: Time,
     ) -> Option<Waiter> {
         let size = self.limits.size.max(1);
         let bound = Bound { size, own: usize::from(home.0), lent: &self.lent };
@@ -412,7 +413,7 @@ impl<B> Pool<B> {
             Likeness::of(wish.settings, has.settings, waiter.client.home == home, knows, beside)
         };
         let fits = |waiter: &Waiter| has.fits(waiter.names, &waiter.wish);
-        self.waiting.next(bound, fits, likeness, UNLIKE_WINDOW)
+        self.waiting.next(bound, fits, likeness, UNLIKE_WINDOW, now)
     }
 
     /// A client on loop `home` no longer needs its backend (or a new one has been opened there,
@@ -441,7 +442,7 @@ impl<B> Pool<B> {
         }
         if !self.is_closed() && !self.waiting.is_empty() {
             let knows = |statement| knows(&backend, statement);
-            if let Some(waiter) = self.next_waiter(home, has, knows) {
+            if let Some(waiter) = self.next_waiter(home, has, knows, now) {
                 self.lent.cross(home, waiter.client.home);
                 return Released::Next { waiter, backend };
             }
@@ -645,7 +646,7 @@ impl<B> Pool<B> {
         while self.waiting_count() > 0
             && let Some(idle) = self.idle.pop()
         {
-            match self.next_waiter(idle.home, idle.has, |_| false) {
+            match self.next_waiter(idle.home, idle.has, |_| false, now) {
                 Some(waiter) => {
                     self.lent.add(waiter.client.home);
                     handed.push((waiter, idle.home, idle.backend));

@@ -36,6 +36,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
+use crate::lending::priority::Priority;
 use crate::parts::rules::kind::{Kind, has, only_controls_transactions};
 use crate::queries::digest::{Digest, digest};
 use crate::relay::client_info::PeerAddress;
@@ -144,6 +145,11 @@ impl When {
             && self.network.is_none_or(|network| who.peer.ip().is_some_and(|of| network.has(of)))
     }
 
+    /// Whether it tells statements of a client apart.
+    fn names_statements(&self) -> bool {
+        self.kind.is_some() || self.digest.is_some() || self.text.is_some()
+    }
+
     /// Whether it matches this text.
     fn takes(&self, text: &Text<'_>) -> bool {
         self.text.as_ref().is_none_or(|pattern| (pattern.is_in)(text.written))
@@ -180,6 +186,10 @@ pub struct Does {
     pub time_max: Option<Duration>,
     /// One of so many goes to the log; 0: none.
     pub log_one_of: u32,
+    /// Each goes to the audit.
+    pub audits: bool,
+    /// Where its client stands among those that wait for a server connection.
+    pub priority: Option<Priority>,
 }
 
 /// What rules have done. All loops count in the same place: only clients that a rule concerns do so.
@@ -316,6 +326,22 @@ impl RuleSet {
         self.rules.iter().any(|rule| rule.when.application_name.is_some())
     }
 
+    /// The place of a client that waits to run one of these texts, by the first rule that says so. A
+    /// transaction that is about to begin has it by what its client is.
+    fn priority(&self, who: Who<'_>, texts: &[Text<'_>], now: Time) -> Priority {
+        let controls = texts.iter().all(|text| only_controls_transactions(text.written));
+        let mut rules = self.rules.iter().filter(|rule| rule.does.priority.is_some());
+        let decides = rules.find(|rule| {
+            rule.is_in_force(now)
+                && rule.when.concerns(&who)
+                && match controls {
+                    true => !rule.when.names_statements(),
+                    false => texts.iter().any(|text| rule.when.takes(text)),
+                }
+        });
+        decides.and_then(|rule| rule.does.priority).unwrap_or_default()
+    }
+
     /// The rules that match one of these texts of this client's.
     fn matching<'a>(
         &'a self,
@@ -345,6 +371,10 @@ pub(crate) struct Ruling {
     ends: Option<Time>,
     /// By which rule it was cut off.
     cut_off: Option<Arc<Rule>>,
+    /// Its client's place, while it waits for a server connection.
+    priority: Priority,
+    /// The text of the Parse before, which is in the audit.
+    audited: Option<Vec<u8>>,
 }
 
 /// What becomes of a message.
@@ -353,13 +383,19 @@ struct Verdict {
     refusal: Option<ClientError>,
     /// The rules that log it.
     logs: Vec<Arc<Rule>>,
+    /// The rule that puts it into the audit.
+    audits: Option<Arc<Rule>>,
 }
 
 impl Ruling {
     /// These rules match the current message.
-    fn match_all<'a>(&mut self, rules: impl Iterator<Item = &'a Arc<Rule>>) -> Verdict {
+    fn match_all<'a>(&mut self, mut rules: impl Iterator<Item = &'a Arc<Rule>>) -> Verdict {
         let mut verdict = Verdict::default();
-        for rule in rules {
+        let audits = |rule: &&Arc<Rule>| rule.does.audits;
+        while let Some(rule) = rules.next() {
+            if verdict.audits.is_none() {
+                verdict.audits = Some(rule).filter(audits).cloned();
+            }
             if self.matched.iter().any(|known| Arc::ptr_eq(&known.rule, rule)) {
                 continue; // an earlier message of the pipeline was counted
             }
@@ -376,11 +412,22 @@ impl Ruling {
                 Err(refusal) => {
                     rule.counts.refused.fetch_add(1, Ordering::Relaxed);
                     verdict.refusal = Some(refusal);
+                    // (Rules after it do nothing but see what was refused.)
+                    verdict.audits = verdict.audits.or_else(|| rules.find(audits).cloned());
                     break;
                 }
             }
         }
         verdict
+    }
+
+    /// Whether a text that is to go into the audit is not there as that of the Parse before its Bind.
+    fn is_news_to_audit(&mut self, is_parse: bool, text: &[u8]) -> bool {
+        let before = self.audited.take();
+        if is_parse {
+            self.audited = Some(text.to_vec());
+        }
+        is_parse || before.is_none_or(|before| before != text)
     }
 
     /// The current message goes to the server.

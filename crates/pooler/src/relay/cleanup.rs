@@ -545,7 +545,7 @@ impl<S: Socket> Engine<S> {
             backend.spoil_for_good();
         }
         backend.prepared.replay.forget();
-        backend.lending.waited_us = 0;
+        (backend.lending.waited_us, backend.lending.parent) = (0, None);
         backend.counting.left(client.map_or(now, |c| c.times.since()));
         backend.ahead.end();
         backend.known.unverified = None;

@@ -13,6 +13,7 @@ use crate::ids::{BackendId, ClientId, LoopId, PoolId, Slot};
 use crate::parts::listen::{Ask, FromHub};
 use crate::parts::report::text::ReportError;
 use crate::parts::rules::RuleSet;
+use crate::queries::trace_parent::TraceParent;
 use crate::relay::inside::{BackFromInside, PairFromInside};
 use crate::relay::socket::{Line, Socket};
 use crate::relay::succession::{Arrival, MovedClient};
@@ -356,6 +357,9 @@ pub struct BackendRow {
     pub line: Option<Box<Line>>,
 }
 
+/// How the reason begins for a client that was refused because `queue_limit` is reached.
+pub const QUEUE_FULL: &str = "too many clients wait for a server connection";
+
 /// The reason given for a connection that its server has ended, in a crash or in order.
 pub const SERVER_CLOSED: &str = "server closed the connection";
 
@@ -436,11 +440,15 @@ pub enum Event<'a> {
         wait_us: u64,
         /// From the first message to a server to the end of the transaction, in microseconds.
         duration_us: u64,
+        /// The span that it belongs to, if the client has named one.
+        parent: Option<TraceParent>,
     },
     /// A rule that logs has matched a statement.
     RuleMatched {
         /// The rule's name.
         rule: &'a str,
+        /// It goes to the audit, and not to the log.
+        audits: bool,
         /// A rule has refused the statement.
         refused: bool,
         /// The client.
@@ -451,6 +459,8 @@ pub enum Event<'a> {
         database: &'a str,
         /// Its user.
         user: &'a str,
+        /// Its application_name.
+        application_name: &'a [u8],
         /// The statement.
         text: &'a [u8],
     },

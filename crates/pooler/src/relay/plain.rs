@@ -542,6 +542,11 @@ impl<S: Socket> Engine<S> {
             hash_key: self.hash_key,
             now,
         });
+        if tracking.has_spans
+            && let Some(text) = pipeline.text()
+        {
+            backend.lending.belongs_to_span_in(text);
+        }
         let passed = match client.is_plain() {
             true => backend.take_plain(client, pipeline, passage, serial, queries, now),
             false => Ok(Passed::Unusual),

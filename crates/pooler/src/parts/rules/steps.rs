@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use crate::ids::Slot;
+use crate::lending::priority::Priority;
 use crate::parts::rules::{RuleSet, Ruling, Text, Who};
 use crate::parts::statements::aborted::EMPTY;
 use crate::relay::bulk_orders::Order;
@@ -96,11 +97,17 @@ impl<S: Socket> Engine<S> {
         let Some(who) = self.who_is(slot) else { return false };
         let verdict = ruling.match_all(rules.matching(who, &texts, now));
         ruling.judged = true;
+        ruling.priority = rules.priority(who, &texts, now);
+        let is_parse = header.kind == frontend::PARSE;
+        let audits = verdict.audits.filter(|_| ruling.is_news_to_audit(is_parse, &text));
         let Some(client) = self.clients.get_mut(slot) else { return false };
         client.pending_session().ruling = Some(ruling);
+        let refused = verdict.refusal.is_some();
         for rule in &verdict.logs {
-            let refused = verdict.refusal.is_some();
-            self.say_matched(host, slot, &rule.name, refused, &text);
+            self.say_matched(host, slot, (&rule.name, false), refused, &text);
+        }
+        if let Some(rule) = audits {
+            self.say_matched(host, slot, (&rule.name, true), refused, &text);
         }
         let Some(refusal) = verdict.refusal else { return false };
         host.event(Event::ErrorSent { error: &refusal });
@@ -117,20 +124,21 @@ impl<S: Socket> Engine<S> {
         &self,
         host: &mut H,
         slot: Slot,
-        rule: &str,
+        (rule, audits): (&str, bool),
         refused: bool,
         text: &[u8],
     ) {
         let Some(client) = self.clients.get(slot) else { return };
-        let pool = &self.pools[client.pool as usize].pool;
-        let about = &client.record.about;
+        let Some(who) = self.who_is(slot) else { return };
         host.event(Event::RuleMatched {
             rule,
+            audits,
             refused,
             client: self.client_id(slot),
-            about,
-            database: &pool.database,
-            user: about.user().unwrap_or(&pool.user),
+            about: &client.record.about,
+            database: who.database,
+            user: who.user,
+            application_name: who.application_name,
             text,
         });
     }
@@ -196,6 +204,13 @@ impl<S: Socket> Client<S> {
     pub(crate) fn is_judged(&self) -> bool {
         let ruling = self.pending_session.as_ref().and_then(|extra| extra.ruling.as_ref());
         ruling.is_some_and(|ruling| ruling.judged)
+    }
+
+    /// Its place among those that wait for a server connection.
+    #[inline]
+    pub(crate) fn priority(&self) -> Priority {
+        let ruling = self.pending_session.as_ref().and_then(|extra| extra.ruling.as_ref());
+        ruling.map_or(Priority::Usual, |ruling| ruling.priority)
     }
 
     /// What rules had matched has ended: places are given back. A message that still waits is judged

@@ -131,3 +131,43 @@ fn a_digest_takes_all_executions_of_a_statement() {
     assert_eq!(matching(&set, "SELECT * FROM t WHERE a = 27 /* b */", 0), 1);
     assert_eq!(matching(&set, "select * from t where b = 1", 0), 0);
 }
+
+#[test]
+fn the_first_rule_with_a_priority_decides_and_begin_has_it_by_who_the_client_is() {
+    let with = |when, priority| rule(when, Does { priority: Some(priority), ..Does::default() });
+    let kind = Some(Kind::Write);
+    let set = RuleSet::new(vec![
+        rule(When::default(), Does { log_one_of: 1, ..Does::default() }),
+        with(When { kind, ..When::default() }, Priority::High),
+        with(When { user: Some("u".into()), ..When::default() }, Priority::Low),
+    ]);
+    let priority = |user, text: &str| {
+        let who = Who { user, ..who(&PeerAddress::Unix) };
+        set.priority(who, &[Text::new(text.as_bytes())], Time::ZERO)
+    };
+    assert_eq!(priority("u", "delete from t"), Priority::High);
+    assert_eq!(priority("u", "select 1"), Priority::Low);
+    assert_eq!(priority("u", "begin"), Priority::Low);
+    assert_eq!(priority("v", "begin"), Priority::Usual);
+}
+
+#[test]
+fn the_audit_has_what_an_earlier_rule_refuses_and_a_text_that_is_prepared_and_run_once() {
+    let audits = rule(When::default(), Does { audits: true, ..Does::default() });
+    let verdict =
+        Ruling::default().match_all([&rule(When::default(), refuses()), &audits].into_iter());
+    assert!(verdict.refusal.is_some() && verdict.audits.is_some());
+    assert_eq!(audits.counts.matches(), 0, "it did nothing with it");
+    let mut ruling = Ruling::default();
+    for (is_parse, text, is_news) in [
+        (true, "a", true),
+        (false, "a", false),
+        (false, "a", true),
+        (true, "b", true),
+        (false, "a", true),
+        (false, "b", true),
+    ] {
+        ruling.match_all([&audits].into_iter());
+        assert_eq!(ruling.is_news_to_audit(is_parse, text.as_bytes()), is_news, "{text}");
+    }
+}

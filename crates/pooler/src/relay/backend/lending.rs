@@ -1,6 +1,7 @@
 //! What a server connection does between transactions, and since when.
 
 use crate::parts::pins::count::Pinned;
+use crate::queries::trace_parent::TraceParent;
 use crate::relay::vacancy::Hold;
 use crate::time::Time;
 
@@ -66,6 +67,8 @@ pub(crate) struct Lending {
     pub(crate) progress: Time,
     /// How long its client has waited for it, in microseconds, until its first transaction ends.
     pub(crate) waited_us: u64,
+    /// The span that its transaction belongs to.
+    pub(crate) parent: Option<TraceParent>,
     /// The number of transactions that it has run.
     pub(crate) transactions: u64,
 }
@@ -84,6 +87,7 @@ impl Lending {
             since: opened,
             progress: opened,
             waited_us: 0,
+            parent: None,
             transactions: 0,
         }
     }
@@ -104,6 +108,7 @@ impl Lending {
             since: _,
             progress: _,
             waited_us: _,
+            parent: _,
             transactions: _,
         } = self;
         *cancels_in_flight == 0 && vacancy.is_none()
@@ -145,6 +150,11 @@ impl Lending {
     #[inline]
     pub(crate) fn unpark(&mut self) -> bool {
         std::mem::take(&mut self.parked)
+    }
+
+    /// Its client runs this text: the first of a transaction that names a span counts.
+    pub(crate) fn belongs_to_span_in(&mut self, text: &[u8]) {
+        self.parent = self.parent.or_else(|| TraceParent::in_text(text));
     }
 
     /// Takes that value, for the first transaction alone.

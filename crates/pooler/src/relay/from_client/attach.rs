@@ -7,7 +7,7 @@ use crate::relay::backend::Backend;
 use crate::relay::client_info::ClientState;
 use crate::relay::halt::Halt;
 use crate::relay::host::Host;
-use crate::relay::message::ToLoop;
+use crate::relay::message::{QUEUE_FULL, ToLoop};
 use crate::relay::socket::{Socket, Token};
 use crate::relay::table::{Engine, Holder, PoolView};
 use crate::time::Time;
@@ -32,10 +32,7 @@ impl<S: Socket> PoolView<S> {
         let (pool, most) = (&self.pool, self.settings.limits.queue_max);
         ClientError::fatal(
             SqlState::TOO_MANY_CONNECTIONS,
-            format!(
-                "too many clients wait for a server connection for database \"{}\" and user \"{}\"",
-                pool.database, pool.user
-            ),
+            format!("{QUEUE_FULL} for database \"{}\" and user \"{}\"", pool.database, pool.user),
         )
         .detail(format!("{most} clients wait already (queue_limit)."))
         .hint("Connect again later.")
@@ -110,6 +107,7 @@ impl<S: Socket> Engine<S> {
             statement: named.map_or(0, |named| named.statement.id),
             own: !client.sql_statements().is_empty(),
             avoids,
+            priority: client.priority(),
         }
     }
 

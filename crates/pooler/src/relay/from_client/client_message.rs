@@ -329,6 +329,10 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
         if self.refuse_by_rule()? {
             return Ok(());
         }
+        if self.tracking.has_spans && matches!(self.header.kind, frontend::QUERY | frontend::PARSE)
+        {
+            self.backend.lending.belongs_to_span_in(self.body);
+        }
         match self.header.kind {
             frontend::QUERY => {
                 self.query()?;

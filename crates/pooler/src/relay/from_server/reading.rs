@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use crate::ids::{ClientId, Slot};
 use crate::queries::table::Queries;
+use crate::queries::trace_parent::TraceParent;
 use crate::relay::backend::Backend;
 use crate::relay::client::Client;
 use crate::relay::from_server::{LOOKED_AT_BYTES_MAX, Relay, Relayed};
@@ -41,6 +42,10 @@ impl<S: Socket> PoolView<S> {
                 stats.transaction.record(duration_us);
                 client.times.begin_transaction(now);
                 let wait_us = backend.lending.take_waited_us();
+                let parent = match self.settings.tracking.has_spans {
+                    true => backend.lending.parent.take(),
+                    false => None,
+                };
                 let slow = self.settings.log_min_duration;
                 if !slow.is_zero() && Duration::from_micros(wait_us + duration_us) >= slow {
                     host.event(Event::SlowTransaction {
@@ -50,6 +55,10 @@ impl<S: Socket> PoolView<S> {
                         user: &self.pool.user,
                         wait_us,
                         duration_us,
+                        parent: parent.or_else(|| {
+                            let name = client.session.desired.get(b"application_name")?;
+                            TraceParent::ending(name)
+                        }),
                     });
                 }
             }

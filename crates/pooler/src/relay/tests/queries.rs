@@ -12,7 +12,7 @@ use crate::relay::tests::harness::*;
 
 fn world(size: u32) -> World {
     let mut world = World::new(size);
-    let tracking = Tracking { is_on: true, keeps_examples: true };
+    let tracking = Tracking { is_on: true, keeps_examples: true, has_spans: false };
     world.change_settings(|settings| settings.tracking = tracking);
     world
 }
