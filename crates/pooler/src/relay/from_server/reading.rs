@@ -11,6 +11,7 @@ use crate::relay::from_server::{LOOKED_AT_BYTES_MAX, Relay, Relayed};
 use crate::relay::host::Host;
 use crate::relay::limits;
 use crate::relay::message::{Event, SERVER_CLOSED, SERVER_SILENT};
+use crate::relay::start_again::Answer;
 use crate::relay::socket::{Socket, Token};
 use crate::relay::statistics::Ended;
 use crate::relay::table::{Engine, Holder, PoolView};
@@ -169,6 +170,13 @@ impl<S: Socket> Engine<S> {
         let (listens_elsewhere, listened) = (client.listens(), client.awaits_listener());
         let (id, view) = (ClientId { home: self.id, slot }, &self.pools[pool as usize]);
         view.pool.stats.of(self.id).sent.add(read as u64);
+        if backend.prepared.replay.may_move() {
+            let answer = Answer::read(&buffer[..filled]);
+            if answer != Answer::Other {
+                client.backend = Some(backend);
+                return self.may_send_elsewhere(host, slot, answer, &buffer[..filled], now) && !drained;
+            }
+        }
         let mut relay = Relay {
             backend: &mut backend,
             client: Some(client),
