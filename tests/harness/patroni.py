@@ -25,12 +25,23 @@ def program():
     return os.environ.get("PATRONI") or shutil.which("patroni")
 
 
+def interpreter():
+    """A Python that Patroni, which is not root, can start again: it does so for its server."""
+    again = "import os, sys; os.execv(sys.executable, [sys.executable, '-c', ''])"
+    found = (path for path in (sys.executable, "/usr/bin/python3") if not run([path, "-c", again]).returncode)
+    return next(found, sys.executable)
+
+
+def run(command):
+    return subprocess.run(as_server(command), capture_output=True, text=True, cwd="/")
+
+
 def fetch():
     """Fetches Patroni from PyPI where neither PATH nor PATRONI has it. Raises RuntimeError if it cannot be had."""
     if program() or (FETCHED / "patroni").is_dir():
         return
-    command = [sys.executable, "-m", "pip", "install", "-q", "--root-user-action=ignore", "--disable-pip-version-check", "--target",
-               str(FETCHED), *PACKAGES]  # fmt: skip
+    command = [sys.executable, "-m", "pip", "--python", interpreter(), "install", "-q", "--root-user-action=ignore",
+               "--disable-pip-version-check", "--target", str(FETCHED), *PACKAGES]  # fmt: skip
     done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode:
         raise RuntimeError(f"Patroni cannot be had: {done.stderr.strip()[-300:]}")
@@ -85,7 +96,7 @@ class Node:
         self.process = None
 
     def start(self):
-        command = [own] if (own := program()) else [sys.executable, "-m", "patroni"]
+        command = [own] if (own := program()) else [interpreter(), "-m", "patroni"]
         environment = {**os.environ, "LC_ALL": "C.UTF-8", **({} if own else {"PYTHONPATH": str(FETCHED)})}
         with open(self.directory / "log", "ab") as log:
             self.process = subprocess.Popen(as_server([*command, str(self.config)]), stdin=subprocess.DEVNULL, stdout=log, stderr=log,

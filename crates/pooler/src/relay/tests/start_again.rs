@@ -14,8 +14,13 @@ const INSERT: &str = "INSERT INTO t VALUES (1)";
 
 /// A database that wants servers that take writes, a client, and its first server connection.
 fn world() -> (World, Peer, Peer) {
+    world_that(true)
+}
+
+/// The same, which wants them or not.
+fn world_that(wants_writable: bool) -> (World, Peer, Peer) {
     let mut world = World::new(2);
-    world.change_settings(|settings| settings.wants_writable = true);
+    world.change_settings(|settings| settings.wants_writable = wants_writable);
     let client = world.client();
     world.send(&client, &[parse("s", INSERT), sync()].concat());
     let server = world.servers[0].clone();
@@ -92,8 +97,7 @@ fn an_error_of_another_cause_is_its_clients() {
         assert!(client.kinds().starts_with('E'), "{before} {sent:?}");
         assert!(!server.is_dropped());
     }
-    let (mut world, client, server) = world();
-    world.change_settings(|settings| settings.wants_writable = false);
+    let (mut world, client, server) = world_that(false);
     world.send(&client, &query(INSERT));
     world.send(&server, &[refusal(), report(), answers("I")].concat());
     assert!(client.kinds().starts_with('E'), "any server will do");
