@@ -294,7 +294,8 @@ impl<'a> Check<'a> {
             }
             let wants = database.target_session_attrs;
             if !database.patroni.is_empty() && !matches!(wants, Primary | ReadWrite) {
-                let message = "patroni: it needs target_session_attrs = \"primary\" or \"read-write\"";
+                let message =
+                    "patroni: it needs target_session_attrs = \"primary\" or \"read-write\"";
                 error(message.to_owned());
             }
         }

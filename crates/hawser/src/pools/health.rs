@@ -440,8 +440,7 @@ mod tests {
         };
         assert_eq!(look(Some(Standing::Unknown)), unknown);
         let lag = Lag::Unknown { own: STATE.own_lag };
-        let lagging =
-            Look { standing: serving, lag, silent: false, is_deposed: false, answered };
+        let lagging = Look { standing: serving, lag, silent: false, is_deposed: false, answered };
         assert_eq!(look(Some(serving)), lagging);
         for _ in 0..2 {
             assert_eq!(look(Some(Standing::Unknown)), Look { silent: true, ..lagging });

@@ -38,6 +38,8 @@ use crate::wire::{TransactionStatus, backend as kind};
 pub(crate) const READ_ONLY: &[u8] = b"default_transaction_read_only";
 /// Commands that a read-only server refuses before it has done anything, and those that begin a transaction.
 const KEPT: [&[u8]; 6] = [b"insert", b"update", b"delete", b"merge", b"begin", b"start"];
+/// As the reason for which a server connection is closed.
+pub(crate) const TURNED: &str = "its server has become read-only";
 /// The longest answer that is waited for.
 const ANSWER_BYTES_MAX: usize = 8 * 1024;
 
@@ -92,6 +94,14 @@ fn reports(body: &[u8]) -> bool {
     body.strip_prefix(READ_ONLY) == Some(b"\0on\0")
 }
 
+/// Whether a report says that a server has become read-only which is to take writes.
+pub(crate) fn has_turned<S: Socket>(backend: &Backend<S>, name: &[u8], value: &[u8]) -> bool {
+    name == READ_ONLY
+        && value == b"on"
+        && backend.requests.owes_to_plain_lane() // no client has set it
+        && backend.pool.settings().wants_writable
+}
+
 impl<S: Socket> Engine<S> {
     /// The socket of a client's server connection has refused the first message of a transaction: that goes to another.
     /// Returns whether it does.
@@ -105,9 +115,9 @@ impl<S: Socket> Engine<S> {
     ) -> bool {
         let Some(client) = self.clients.get_mut(slot) else { return false };
         let may = !client.is_pinned();
-        let backend = client.backend.take_if(|backend| {
-            may && backend.from_server.status() == TransactionStatus::Idle
-        });
+        let backend = client
+            .backend
+            .take_if(|backend| may && backend.from_server.status() == TransactionStatus::Idle);
         let Some(backend) = backend else { return false };
         self.start_again(host, slot, backend, first, SERVER_CLOSED, now);
         true
@@ -151,7 +161,7 @@ impl<S: Socket> Engine<S> {
             return true;
         }
         let first = backend.prepared.replay.take();
-        self.start_again(host, slot, backend, &first, "its server has become read-only", now);
+        self.start_again(host, slot, backend, &first, TURNED, now);
         false
     }
 }

@@ -11,8 +11,8 @@ use crate::relay::from_server::{LOOKED_AT_BYTES_MAX, Relay, Relayed};
 use crate::relay::host::Host;
 use crate::relay::limits;
 use crate::relay::message::{Event, SERVER_CLOSED, SERVER_SILENT};
-use crate::relay::start_again::Answer;
 use crate::relay::socket::{Socket, Token};
+use crate::relay::start_again::Answer;
 use crate::relay::statistics::Ended;
 use crate::relay::table::{Engine, Holder, PoolView};
 use crate::time::Time;
@@ -174,7 +174,8 @@ impl<S: Socket> Engine<S> {
             let answer = Answer::read(&buffer[..filled]);
             if answer != Answer::Other {
                 client.backend = Some(backend);
-                return self.may_send_elsewhere(host, slot, answer, &buffer[..filled], now) && !drained;
+                return self.may_send_elsewhere(host, slot, answer, &buffer[..filled], now)
+                    && !drained;
             }
         }
         let mut relay = Relay {

@@ -37,7 +37,13 @@ fn the_first_message_of_a_transaction_goes_to_another_server_unnoticed() {
     for (sent, again, answer, next, seen) in [
         (query(INSERT), "Q", [refusal(), report(), answers("I")].concat(), "CI", "CZ"),
         (query("BEGIN"), "Q", [begun, report(), answers("T")].concat(), "CT", "CZ"),
-        (unnamed, "PBES", [answers("12"), refusal(), report(), answers("I")].concat(), "12CI", "12CZ"),
+        (
+            unnamed,
+            "PBES",
+            [answers("12"), refusal(), report(), answers("I")].concat(),
+            "12CI",
+            "12CZ",
+        ),
         (
             [bind("s"), execute(), sync()].concat(),
             "PBES",
@@ -117,4 +123,16 @@ fn what_a_closed_connection_does_not_take_goes_to_another() {
         world.send(&other, &answers(if is_query { "CI" } else { "12CI" }));
         assert_eq!(client.kinds(), if is_query { "CZ" } else { "2CZ" });
     }
+}
+
+#[test]
+fn a_server_that_says_that_it_has_become_read_only_serves_no_further_transaction() {
+    let (mut world, client, server) = world();
+    world.send(&client, &query("SELECT 1"));
+    let done = message(b'C', b"SELECT 1\0");
+    world.send(&server, &[done, report(), answers("I")].concat());
+    assert_eq!(client.kinds(), "CZ", "elsewhere the setting is as it was");
+    assert!(server.is_dropped());
+    world.send(&client, &query(INSERT));
+    assert_eq!(world.servers[1].kinds(), "Q", "it has not asked for the setting");
 }
