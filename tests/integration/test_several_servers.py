@@ -397,7 +397,8 @@ def test_a_transaction_that_a_read_only_server_refuses_at_once_starts_again_on_a
                 admin.execute("grant all on written to public")
         with env.pooler_with(servers=[first.address, second.address], target_session_attrs="read-write", server_probe_interval="1h",
                              dbname="postgres", pool_size=8) as target:
-            texts = (("update written set n = 1",), ("begin", "insert into written values (1)", "commit"), ("delete from written where n = 2",))
+            texts = (("update written set n = 1",), ("begin", "insert into written values (1)", "commit"),
+                     ("delete from written where n = 2",))
             clients = [env.connect(target) for _ in range(6)]
             prepared, reader, open_one = env.connect(target), env.connect(target), env.connect(target)
             prepared.exchange(m.parse("update written set n = 1", "s"), m.SYNC)
