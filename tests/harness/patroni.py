@@ -120,7 +120,7 @@ class Node:
         """Has another node take this one's place; `after`: so many seconds after it is announced. What Patroni answers."""
         when = {}
         if after:
-            at = datetime.datetime.now(datetime.timezone.utc) + datetime.timedelta(seconds=after)
+            at = datetime.datetime.now(datetime.UTC) + datetime.timedelta(seconds=after)
             when["scheduled_at"] = at.isoformat()
         return self.ask("/switchover", leader=self.name, candidate=candidate.name, **when)
 

@@ -54,7 +54,7 @@ class Stub:
         return {"members": members, "scope": "app", **scheduled}
 
     def schedule(self, seconds):
-        self.scheduled = datetime.datetime.now(datetime.timezone.utc) + datetime.timedelta(seconds=seconds)
+        self.scheduled = datetime.datetime.now(datetime.UTC) + datetime.timedelta(seconds=seconds)
 
     @property
     def address(self):
@@ -98,7 +98,7 @@ def test_a_scheduled_switchover_costs_no_client_an_error(env):
             stub.schedule(2)
             until(lambda: "Patroni has announced a switchover" in target.pooler.text(), "it is seen")
             until(lambda: not target.pooler.show("servers"), "clients wait")
-            assert datetime.datetime.now(datetime.timezone.utc) < stub.scheduled, "they wait from before its time on"
+            assert datetime.datetime.now(datetime.UTC) < stub.scheduled, "they wait from before its time on"
             first.stop("fast")
             second.promote()
             stub.leader, stub.scheduled = second, None
