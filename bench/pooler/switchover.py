@@ -1,41 +1,38 @@
 #!/usr/bin/env python3
 """What clients notice of switchovers and failovers by Patroni: etcd, two servers, Hawser, pgbench.
 
-    python3 bench/pooler/switchover.py [--switchovers 20] [--kills 5] [--clients 100] [--without]
+    python3 bench/pooler/switchover.py [--switchovers 20] [--kills 5] [--clients 100] [--announced] [--without]
 
 For each switchover pgbench runs through Hawser, Patroni's `before_stop` runs SWITCHOVER on Hawser's console, and Patroni stops
 the primary fast. For each kill Patroni and its server are killed. Printed for each: clients that pgbench gave up after an error,
-and the longest transaction. --without: `before_stop` does nothing. PATRONI names the program, HAWSER a release build.
+and the longest transaction. --announced: switchovers are scheduled, Hawser asks Patroni for them, and `before_stop` does nothing.
+--without: neither. PATRONI names the program (else PATH, else PyPI has it), HAWSER a release build.
 """
 
 import argparse
-import json
-import os
 import pathlib
 import re
 import shutil
-import signal
 import subprocess
 import sys
 import tempfile
 import time
-import urllib.error
-import urllib.request
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "tests"))
-from harness import etcd
+from harness import etcd, patroni
+from harness.patroni import TRUST, Node, wait_for, whole
 from harness.pooler import binary
-from harness.postgres import SERVER_USER, bin_directories, free_port
+from harness.postgres import free_port
 
-TRUST = "local all all trust\nhost all all 127.0.0.0/8 trust\n"
 POOL_SIZE = 10
-PATIENCE = 90
+ANNOUNCED_SECONDS = 3
 HAWSER = """
 [listen]
 address = "127.0.0.1:{port}"
 [[database]]
 name = "postgres"
 servers = [{servers}]
+patroni = [{patroni}]
 target_session_attrs = "primary"
 pool_size = {pool_size}
 [auth]
@@ -51,102 +48,14 @@ control_socket = "{own}/hawser.sock"
 """
 
 
-def as_server(command):
-    """PostgreSQL and Patroni do not run as root."""
-    if os.getuid():
-        return command
-    return ["setpriv", f"--reuid={SERVER_USER}", f"--regid={SERVER_USER}", "--init-groups", *command]
-
-
-def wait_for(what, condition):
-    end = time.monotonic() + PATIENCE
-    while not (found := condition()):
-        if time.monotonic() > end:
-            raise SystemExit(f"{what}: not within {PATIENCE} s")
-        time.sleep(0.1)
-    return found
-
-
-class Node:
-    """One Patroni with its server."""
-
-    def __init__(self, directory, name, etcd_port, command):
-        """`command`: what the shell runs before the primary stops."""
-        self.name, self.rest, self.port = name, free_port(), free_port()
-        self.directory = directory / name
-        self.directory.mkdir()
-        before_stop = self.directory / "before_stop"
-        primary = f"psql -h {self.directory} -p {self.port} -U postgres -Atc 'SELECT pg_is_in_recovery()'"
-        before_stop.write_text(f'#!/bin/sh\n[ "$({primary})" = t ] || {command}\n')
-        before_stop.chmod(0o755)
-        trust = (TRUST + "host replication all 127.0.0.0/8 trust\n").splitlines()
-        postgresql = {
-            "listen": f"127.0.0.1:{self.port}", "connect_address": f"127.0.0.1:{self.port}", "data_dir": f"{self.directory}/data",
-            "bin_dir": bin_directories()[0], "pgpass": f"{self.directory}/pgpass", "pg_hba": trust, "before_stop": str(before_stop),
-            "use_pg_rewind": True, "remove_data_directory_on_rewind_failure": True, "remove_data_directory_on_diverged_timelines": True,
-            "authentication": {"superuser": {"username": "postgres"}, "replication": {"username": "postgres"}},
-            "parameters": {"unix_socket_directories": str(self.directory), "fsync": "off", "max_connections": 150},
-        }  # fmt: skip
-        dcs = {"ttl": 20, "loop_wait": 2, "retry_timeout": 5, "postgresql": {"use_pg_rewind": True,
-               "parameters": {"wal_log_hints": "on", "fsync": "off"}}}  # fmt: skip
-        settings = {"scope": "bench", "name": name, "restapi": {"listen": f"127.0.0.1:{self.rest}",
-                    "connect_address": f"127.0.0.1:{self.rest}"}, "etcd3": {"host": f"127.0.0.1:{etcd_port}"},
-                    "bootstrap": {"dcs": dcs, "initdb": [{"auth": "trust"}, {"encoding": "UTF8"}]}, "postgresql": postgresql}  # fmt: skip
-        self.config = self.directory / "patroni.yml"
-        self.config.write_text(json.dumps(settings))  # JSON is YAML
-        if os.getuid() == 0:
-            for path in (self.directory, self.config):
-                shutil.chown(path, SERVER_USER, SERVER_USER)
-        self.process = None
-
-    def start(self):
-        program = os.environ.get("PATRONI") or shutil.which("patroni")
-        with open(self.directory / "log", "ab") as log:
-            self.process = subprocess.Popen(as_server([program, str(self.config)]), stdin=subprocess.DEVNULL, stdout=log, stderr=log,
-                                            cwd="/", env={**os.environ, "LC_ALL": "C.UTF-8"})  # fmt: skip
-
-    def ask(self, path, **body):
-        request = urllib.request.Request(f"http://127.0.0.1:{self.rest}{path}", json.dumps(body).encode() if body else None,
-                                         {"Content-Type": "application/json"})  # fmt: skip
-        try:
-            with urllib.request.urlopen(request, timeout=PATIENCE) as answer:
-                return answer.read().decode()
-        except (OSError, urllib.error.URLError):
-            return None
-
-    def state(self):
-        """{name: (role, state)} of the cluster."""
-        answer = self.ask("/cluster")
-        return {one["name"]: (one["role"], one["state"]) for one in json.loads(answer)["members"]} if answer else {}
-
-    def kill(self):
-        """Patroni and its server, as by a power cut of the machine."""
-        postmaster = int((self.directory / "data/postmaster.pid").read_text().split()[0])
-        self.process.kill()
-        self.process.wait()
-        os.kill(postmaster, signal.SIGKILL)
-
-    def stop(self):
-        if self.process and self.process.poll() is None:
-            self.process.terminate()
-            self.process.wait()
-
-
-def whole(nodes):
-    """The leader, if one leads and the other follows it."""
-    states = next((state for node in nodes if (state := node.state())), {})
-    leaders = [node for node in nodes if states.get(node.name) == ("leader", "running")]
-    followers = [name for name, state in states.items() if state == ("replica", "streaming")]
-    return leaders[0] if len(leaders) == 1 and len(followers) == 1 else None
-
-
-def hawser(directory, port, nodes):
+def hawser(directory, port, nodes, asks):
     own = directory / "hawser"
     own.mkdir()
     (own / "pg_hba.conf").write_text(TRUST)
     (own / "userlist.txt").write_text('"postgres" ""\n')
     servers = ", ".join(f'"127.0.0.1:{node.port}"' for node in nodes)
-    (own / "hawser.toml").write_text(HAWSER.format(port=port, servers=servers, pool_size=POOL_SIZE, own=own))
+    rest = ", ".join(f'"http://127.0.0.1:{node.rest}"' for node in nodes if asks)
+    (own / "hawser.toml").write_text(HAWSER.format(port=port, servers=servers, patroni=rest, pool_size=POOL_SIZE, own=own))
     with open(own / "log", "wb") as log:
         return subprocess.Popen([binary(), "serve", "-c", str(own / "hawser.toml")], stdin=subprocess.DEVNULL, stdout=log, stderr=log)
 
@@ -173,21 +82,23 @@ def main():
     options.add_argument("--switchovers", type=int, default=20)
     options.add_argument("--kills", type=int, default=5)
     options.add_argument("--clients", type=int, default=100)
+    options.add_argument("--announced", action="store_true")
     options.add_argument("--without", action="store_true")
     chosen = options.parse_args()
+    patroni.fetch()
     directory = pathlib.Path(tempfile.mkdtemp(prefix="hawser-switchover-"))
     directory.chmod(0o755)
     port, started = free_port(), []
     switchover = f"psql -h 127.0.0.1 -p {port} -U postgres -d hawser -c 'SWITCHOVER postgres'"
     store = etcd.Etcd(directory / "etcd").start()
     try:
-        nodes = [Node(directory, name, store.port, "true" if chosen.without else switchover) for name in ("one", "two")]
+        nodes = [Node(directory, name, store.port, "true" if chosen.without or chosen.announced else switchover) for name in ("one", "two")]
         for node in nodes:
             node.start()
             started.append(node.stop)
             wait_for(f"Patroni {node.name}", node.state)
         leader = wait_for("a cluster", lambda: whole(nodes))
-        pooler = hawser(directory, port, nodes)
+        pooler = hawser(directory, port, nodes, chosen.announced)
         started.append(lambda: (pooler.terminate(), pooler.wait()))
         wait_for("Hawser", lambda: subprocess.run(["pg_isready", "-q", "-h", "127.0.0.1", "-p", str(port)]).returncode == 0)
         subprocess.run(["pgbench", "-q", "-i", "-s", "10", "-h", "127.0.0.1", "-p", str(leader.port), "-U", "postgres", "postgres"],
@@ -198,8 +109,8 @@ def main():
                 leader = wait_for("a whole cluster", lambda: whole(nodes))
                 candidate = next(node for node in nodes if node is not leader)
                 if kind == "switchover":
-                    names = {"leader": leader.name, "candidate": candidate.name}
-                    event = lambda leader=leader, names=names: leader.ask("/switchover", **names)
+                    after = ANNOUNCED_SECONDS if chosen.announced else None
+                    event = lambda leader=leader, to=candidate, after=after: leader.switch_over(to, after)
                 else:
                     event = leader.kill
                 lost, longest, tps, errors = under_load(port, chosen.clients, seconds, event)

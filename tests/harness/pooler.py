@@ -28,7 +28,7 @@ TABLE = {
     "reserve_pool_size": "database", "user": "database", "password_file": "database",
     "password_command": "database", "password_max_age": "database", "proxy_protocol": "database", "hand_over": "database",
     "hand_over_secret_file": "database", "inside_size": "database", "inside_places": "database",
-    "password": "database", "target_session_attrs": "database",
+    "password": "database", "target_session_attrs": "database", "patroni": "database",
     "max_replica_lag": "database",
     "address": "listen", "unix_socket_mode": "listen", "max_packet_size": "listen", "tcp_socket_buffer": "listen",
     "tcp_defer_accept": "listen", "proxy_protocol_from": "listen", "congestion": "listen",

@@ -117,6 +117,8 @@ TYPED = {
     r"SHOW QUERIES ORDER BY time;|RULE (ADD|DROP)\b.*|SHOW RULES;": "test_docs.test_the_console_of_the_pages_about_queries_and_rules",
     r"psql .* -U admin .*SWITCHOVER app'|pg_ctl (stop -m fast|promote) .*":
         "test_several_servers.test_no_transaction_fails_where_the_primary_is_stopped_fast_after_switchover",
+    r"psql -c 'ALTER SYSTEM SET default_transaction_read_only .*":
+        "test_several_servers.test_a_transaction_that_a_read_only_server_refuses_at_once_starts_again_on_another",
     r"pg_ctlcluster .*": "test_several_servers.test_planned_failovers_under_load_cost_no_client_an_error, by pg_ctl",
     r"helm install .*": "test_packages.test_the_helm_chart_renders_and_its_parts_agree",
     r"docker build .*": "it fetches images; test_kubernetes runs the program as their pods do",

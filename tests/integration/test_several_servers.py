@@ -386,6 +386,48 @@ def test_a_primary_that_becomes_read_only_is_left_without_an_error(env):
 
 
 @pooler_only
+@limit(90)
+def test_a_transaction_that_a_read_only_server_refuses_at_once_starts_again_on_another(env):
+    """Before any probe has seen it: an operator makes the old primary read-only, and promotes."""
+    with standby(env) as first, standby(env) as second:
+        for server in (first, second):
+            server.promote()
+            with server.superuser("postgres") as admin:
+                admin.execute("create table written (n int)")
+                admin.execute("grant all on written to public")
+        with env.pooler_with(servers=[first.address, second.address], target_session_attrs="read-write", server_probe_interval="1h",
+                             dbname="postgres", pool_size=8) as target:
+            texts = (("update written set n = 1",), ("begin", "insert into written values (1)", "commit"),
+                     ("delete from written where n = 2",))
+            clients = [env.connect(target) for _ in range(6)]
+            prepared, reader, open_one = env.connect(target), env.connect(target), env.connect(target)
+            prepared.exchange(m.parse("update written set n = 1", "s"), m.SYNC)
+            open_one.execute("begin")
+            for client in (*clients, prepared, reader):
+                client.send(m.query("select pg_sleep(0.2)"))
+            for client in (*clients, prepared, reader):
+                assert client.collect().status == "I"  # several server connections sit idle now
+            with first.superuser("postgres") as admin:
+                admin.execute("alter system set default_transaction_read_only = on")
+                admin.execute("select pg_reload_conf()")
+            until(lambda: first.superuser("postgres").value("show default_transaction_read_only") == "on", "it is in force")
+            equal(reader.value("select 1"), "1")
+            for client, transaction in zip(clients, itertools.cycle(texts)):
+                results = [client.attempt(text) for text in transaction]
+                equal(([result.errors for result in results], results[-1].status), ([[]] * len(transaction), "I"), transaction)
+            result = prepared.exchange(m.bind("s"), m.execute(), m.SYNC)
+            equal((result.errors, result.tags), ([], ["UPDATE 2"]))
+            for client in (*clients, prepared, reader):
+                client.execute("begin")
+                equal((client.value("show default_transaction_read_only"), client.value("show port")), ("off", str(second.port)))
+                client.execute("commit")
+            with first.superuser("postgres") as admin:
+                equal(admin.value("select count(*) from written"), "0")
+            # What was open when it came is its client's.
+            equal(open_one.attempt("insert into written values (1)").sqlstate, None)
+
+
+@pooler_only
 @limit(300)
 def test_planned_failovers_under_load_cost_no_client_an_error(env):
     """Ten times a smart shutdown of the primary, then promotion: server connections leave as transactions end."""

@@ -17,6 +17,7 @@ pub mod clock;
 pub mod command;
 pub mod execute;
 pub mod operators;
+pub mod patroni;
 pub mod pooler;
 pub mod running;
 pub mod session;

@@ -552,6 +552,8 @@ pub struct Dialler {
     fares: Mutex<HashMap<ServerAddress, Fare>>,
     /// Servers that are looked at.
     looks: Mutex<standing::Looks>,
+    /// Servers that are not the leader of their cluster.
+    deposed: Mutex<HashSet<ServerAddress>>,
     /// Servers that refuse a request for reports, as other poolers do.
     reportless: Mutex<HashSet<ServerAddress>>,
     /// Number of the next attempt to connect, from 1 on: the number of its server connection.

@@ -49,7 +49,7 @@ use hawser_pooler::wire::startup::Pair;
 use tokio::sync::Notify;
 
 use crate::auth::access::Access;
-use crate::config::{self, Config, DatabaseConfig, Timeout};
+use crate::config::{self, Config, DatabaseConfig, TargetSessionAttrs, Timeout};
 use crate::dial::enter::Credentials;
 use crate::dial::hand_over::Secret;
 use crate::dial::password::{self, PasswordSource};
@@ -749,13 +749,13 @@ pub(crate) fn target(
     user: &str,
     connectings: &Connectings,
 ) -> Target {
+    let session_attrs = session_attrs(config, database, user);
     let (reload, user) = (&config.reload, config.user(user));
-    let session_attrs = user.and_then(|user| user.target_session_attrs);
     let max_replica_lag = user.and_then(|user| user.max_replica_lag);
     let load_balance_hosts = user.and_then(|user| user.load_balance_hosts);
     Target {
         servers: database.servers.clone(),
-        session_attrs: session_attrs.unwrap_or(database.target_session_attrs),
+        session_attrs,
         max_replica_lag: max_replica_lag.unwrap_or(database.max_replica_lag).get(),
         balance: Balance::new(load_balance_hosts.unwrap_or(database.load_balance_hosts)),
         tls: connectings.of(database),
@@ -770,6 +770,12 @@ pub(crate) fn target(
         proxy: database.proxy_protocol,
         password: password_source(database),
     }
+}
+
+/// Which servers of a database are suitable for a user.
+fn session_attrs(config: &Config, database: &DatabaseConfig, user: &str) -> TargetSessionAttrs {
+    let own = config.user(user).and_then(|user| user.target_session_attrs);
+    own.unwrap_or(database.target_session_attrs)
 }
 
 /// The source of the password of a database's user, if it is not in the configuration.
@@ -841,6 +847,7 @@ fn settings(
         max_pinned: inherited.max_pinned().unwrap_or(u32::MAX),
         transaction_timeout: unless_exclusive(timeouts.transaction_timeout),
         log_min_duration: unless_exclusive(config.reload.log.log_min_duration),
+        wants_writable: session_attrs(config, database, user) == TargetSessionAttrs::ReadWrite,
         tracking: Tracking {
             is_on: config.reload.console.track_queries == config::TrackQueries::Top,
             keeps_examples: config.reload.console.query_examples,

@@ -53,6 +53,7 @@ pub(crate) mod request_queue;
 pub(crate) mod sent_before;
 pub(crate) mod side_effects;
 pub(crate) mod socket;
+pub(crate) mod start_again;
 pub(crate) mod statistics;
 pub mod succession;
 pub(crate) mod table;

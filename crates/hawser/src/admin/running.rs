@@ -25,7 +25,7 @@ use super::command::{Command, Shutdown};
 use super::execute::{execute, execute_here};
 use super::operators::Operator;
 use super::pooler::{Answer, PoolEntry, Pooler};
-use super::session;
+use super::{patroni, session};
 use crate::bypass::usage::BypassUsage;
 use crate::config::{Config, DatabaseConfig, OptionalAddress, UserEntry};
 use crate::dial::Place;
@@ -247,6 +247,7 @@ impl Administration {
         self.begin_pages(&pooler)?;
         let paths = self.begin_control(&pooler)?;
         let console = self.console.clone();
+        tokio::spawn(patroni::run(pooler.clone(), self.running.service.dialler.clone()));
         tokio::spawn(async move { console.take_notes(pooler).await });
         Ok(paths)
     }

@@ -188,7 +188,10 @@ fn address_of_keys(document: &[u8]) -> Result<String, String> {
 }
 
 /// The body of the answer to a GET.
-async fn fetch(url: &str, tls: &Arc<ClientConfig>) -> Result<Vec<u8>, String> {
+///
+/// # Errors
+/// There is none, or it is not 200.
+pub async fn fetch(url: &str, tls: &Arc<ClientConfig>) -> Result<Vec<u8>, String> {
     let uri: Uri = url.parse().map_err(|_| "it is no address".to_owned())?;
     let host = uri.host().ok_or("it names no host")?.trim_matches(['[', ']']).to_owned();
     let encrypted = uri.scheme_str() == Some("https");

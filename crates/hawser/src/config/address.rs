@@ -146,6 +146,17 @@ impl ServerAddress {
         Ok(Self::Link { link: link.to_owned(), host: host.to_ascii_lowercase(), port })
     }
 
+    /// Whether it is the server at this host, by the same name or address, and port.
+    #[must_use]
+    pub fn is_at(&self, at: &str, its: u16) -> bool {
+        match self {
+            Self::Tcp { host, port, .. } | Self::Link { host, port, .. } => {
+                host == at && *port == its
+            }
+            Self::Unix(_) => false,
+        }
+    }
+
     /// The name of the link that it is reached by.
     #[must_use]
     pub fn link(&self) -> Option<&str> {

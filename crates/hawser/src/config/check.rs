@@ -6,13 +6,19 @@ use hawser_link::drive::worker::Role;
 use hawser_pooler::parts::rules::RULES_MAX;
 
 use super::Config;
-use super::choice::{AuthType, HandOver, TlsMode};
+use super::choice::{AuthType, HandOver, TargetSessionAttrs, TlsMode};
 use super::database::{ADMIN_DATABASES, ANY_DATABASE};
 use super::document::Places;
 use super::error::{ConfigError, Position};
 use super::link::link_of;
 use super::registry::RuleEntry;
 use super::setting::Table;
+
+/// Whether this is the address of an HTTP service, without a path.
+fn is_endpoint(text: &str) -> bool {
+    let host = text.strip_prefix("https://").or(text.strip_prefix("http://"));
+    host.is_some_and(|host| !host.is_empty() && !host.contains(['/', '?', '#', '@']))
+}
 
 /// Collects what is wrong with a configuration, and what is only odd.
 pub(super) struct Check<'a> {
@@ -33,6 +39,7 @@ impl<'a> Check<'a> {
         check.links();
         check.peers();
         check.etcd();
+        check.patroni();
         check.otlp();
         check.replica_lag();
         check.authentication();
@@ -200,8 +207,7 @@ impl<'a> Check<'a> {
         let (etcd, limits) = (&self.config.start.etcd, &self.config.reload.limits);
         let mut error = |name, message: String| self.error(Table::Process, 0, name, message);
         for endpoint in &etcd.etcd {
-            let host = endpoint.strip_prefix("https://").or(endpoint.strip_prefix("http://"));
-            if host.is_none_or(|host| host.is_empty() || host.contains(['/', '?', '#', '@'])) {
+            if !is_endpoint(endpoint) {
                 error(
                     "etcd",
                     format!("etcd: `{endpoint}` is not http://host:port or https://host:port"),
@@ -275,6 +281,23 @@ impl<'a> Check<'a> {
         } else if self.config.reload.log.log_min_duration.get().is_none() {
             let message = "otlp_endpoint: without log_min_duration no transaction is sent";
             self.warn(Table::Log, "otlp_endpoint", message);
+        }
+    }
+
+    fn patroni(&mut self) {
+        use TargetSessionAttrs::{Primary, ReadWrite};
+        let config = self.config;
+        for (index, database) in config.databases.iter().enumerate() {
+            let mut error = |message| self.error(Table::Database, index, "patroni", message);
+            if let Some(node) = database.patroni.iter().find(|node| !is_endpoint(node)) {
+                error(format!("patroni: `{node}` is not http://host:port or https://host:port"));
+            }
+            let wants = database.target_session_attrs;
+            if !database.patroni.is_empty() && !matches!(wants, Primary | ReadWrite) {
+                let message =
+                    "patroni: it needs target_session_attrs = \"primary\" or \"read-write\"";
+                error(message.to_owned());
+            }
         }
     }
 

@@ -39,6 +39,8 @@ pub struct DatabaseConfig {
     pub target_session_attrs: TargetSessionAttrs,
     /// How much a standby may lag.
     pub max_replica_lag: Timeout,
+    /// Patroni's REST interface on each node; empty: it is not asked.
+    pub patroni: Vec<String>,
     /// Which of them is tried first.
     pub load_balance_hosts: LoadBalanceHosts,
     /// The one user towards the server, if there is one.
@@ -96,6 +98,7 @@ impl DatabaseConfig {
             servers: entry.servers.clone(),
             target_session_attrs: entry.target_session_attrs,
             max_replica_lag: entry.max_replica_lag,
+            patroni: entry.patroni.clone(),
             load_balance_hosts: entry.load_balance_hosts,
             forced_user: entry
                 .user

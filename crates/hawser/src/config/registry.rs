@@ -931,6 +931,11 @@ settings! {
         /// transaction replayed, while received WAL waits for replay. Clients wait if no other
         /// server is fit; with `prefer-standby` they get the primary. 0: no limit.
         max_replica_lag: Timeout = "0", example "\"10s\"", unit Seconds;
+        /// The addresses of Patroni's REST interface, `http://host:port` or `https://host:port` of each node.
+        /// Hawser then pauses the database for switchovers that Patroni has scheduled, and leaves a primary
+        /// that is not Patroni's leader. Certificates are verified by `server_tls_ca_file`, or the system's
+        /// authorities. See [Patroni](failover.md#patroni).
+        patroni: Vec<String> = "", example "[\"http://10.0.0.1:8008\", \"http://10.0.0.2:8008\"]";
         /// Which of several servers a new connection tries first: the first that works (`disable`), or
         /// each in turn (`round-robin`, PgBouncer's default).
         load_balance_hosts: LoadBalanceHosts = "disable", example "\"round-robin\"",

@@ -197,6 +197,7 @@ mod tests {
             standing,
             lag: Lag::Measured(Duration::ZERO),
             silent,
+            is_deposed: false,
             answered: Time::ZERO,
         };
         let well = look(Standing::Serving(serving), false);

@@ -133,6 +133,9 @@ pub enum Unfit {
     /// It is not what `target_session_attrs` asks for.
     #[display("it is not what target_session_attrs asks for")]
     Kind,
+    /// It is a primary, and Patroni has another leader.
+    #[display("it is a primary, but not the leader of its Patroni cluster")]
+    NotLeader,
     /// It is a primary that has become read-only.
     #[display("default_transaction_read_only is on")]
     ReadOnly,
@@ -149,7 +152,7 @@ impl Unfit {
     pub fn is_of_kind(self) -> bool {
         match self {
             Self::Kind | Self::StandbyIsThere => true,
-            Self::NotAccepting | Self::ReadOnly | Self::Lagging => false,
+            Self::NotAccepting | Self::NotLeader | Self::ReadOnly | Self::Lagging => false,
         }
     }
 
@@ -157,7 +160,7 @@ impl Unfit {
     /// replaced once: a pool may find no better server for its own user.
     pub fn lasts(self) -> bool {
         match self {
-            Self::NotAccepting | Self::Kind | Self::Lagging => true,
+            Self::NotAccepting | Self::Kind | Self::NotLeader | Self::Lagging => true,
             Self::ReadOnly | Self::StandbyIsThere => false,
         }
     }
@@ -202,6 +205,8 @@ pub struct Look {
     pub lag: Lag,
     /// The last look got no answer. A refusal is one.
     pub silent: bool,
+    /// Its cluster manager has another leader.
+    pub is_deposed: bool,
     /// When the last answered look began.
     pub answered: Time,
 }
@@ -241,7 +246,7 @@ pub fn unfit(wants: &Wants<'_>, looks: &Looks) -> Vec<(ServerAddress, Unfit)> {
     };
     let standby_is_there = wants.servers.iter().any(is_good_standby);
     let judge = |server: &ServerAddress| {
-        let Look { standing, lag, .. } = looks.get(server)?;
+        let Look { standing, lag, is_deposed, .. } = looks.get(server)?;
         let state = match standing {
             Standing::Unknown => return None,
             Standing::NotAccepting => return Some(Unfit::NotAccepting),
@@ -255,6 +260,7 @@ pub fn unfit(wants: &Wants<'_>, looks: &Looks) -> Vec<(ServerAddress, Unfit)> {
         };
         match wants.session_attrs {
             _ if !right => Some(Unfit::Kind),
+            Attrs::Primary | Attrs::ReadWrite if *is_deposed => Some(Unfit::NotLeader),
             _ if state.in_recovery && lags(*lag) => Some(Unfit::Lagging),
             Attrs::ReadWrite if state.read_only => Some(Unfit::ReadOnly),
             Attrs::PreferStandby if !state.in_recovery && standby_is_there => {
@@ -311,8 +317,20 @@ impl Dialler {
     }
 
     /// Keeps what is known about the servers that are looked at.
-    pub fn set_looks(&self, looks: Looks) {
-        *locked(&self.looks) = looks;
+    pub fn set_looks(&self, mut looks: Looks) -> Looks {
+        let deposed = locked(&self.deposed);
+        for (server, look) in &mut looks {
+            look.is_deposed = deposed.contains(server);
+        }
+        locked(&self.looks).clone_from(&looks);
+        looks
+    }
+
+    /// Of these servers, or of all, a cluster manager has said that these are not its leader.
+    pub fn set_deposed(&self, of: Option<&[ServerAddress]>, deposed: &[&ServerAddress]) {
+        let mut all = locked(&self.deposed);
+        all.retain(|server| of.is_some_and(|of| !of.contains(server)));
+        all.extend(deposed.iter().map(|server| (*server).clone()));
     }
 
     /// Why a server lags too much, if it does.
@@ -391,6 +409,7 @@ mod tests {
                 standing,
                 lag,
                 silent: false,
+                is_deposed: false,
                 answered: Time::ZERO,
             });
             let found = unfit(&target.wants(), &names.iter().cloned().zip(looks).collect());

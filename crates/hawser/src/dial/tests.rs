@@ -341,6 +341,7 @@ fn look(standing: Standing, silent: bool) -> Look {
         standing,
         lag: standing::Lag::Measured(Duration::ZERO),
         silent,
+        is_deposed: false,
         answered: hawser_pooler::time::Time::ZERO,
     }
 }

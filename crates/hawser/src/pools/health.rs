@@ -255,7 +255,7 @@ impl Health {
             (Standing::Unknown, Some(earlier)) => Look { silent, ..*earlier },
             (standing, _) => {
                 let lag = Lag::Unknown { own: Duration::ZERO };
-                Look { standing, lag, silent, answered: begun }
+                Look { standing, lag, silent, is_deposed: false, answered: begun }
             }
         };
         self.last.insert(server.clone(), look);
@@ -263,8 +263,7 @@ impl Health {
 
     /// Makes pools leave servers, and return to them, by what is known.
     fn act(&mut self, prober: &Prober, entries: &[Arc<PoolEntry>]) {
-        let looks = self.last.clone();
-        prober.dialler.set_looks(looks.clone());
+        let looks = prober.dialler.set_looks(self.last.clone());
         let before = std::mem::take(&mut self.left);
         self.say_unmeasured(entries);
         for entry in entries {
@@ -436,11 +435,12 @@ mod tests {
             standing: Standing::Unknown,
             lag: Lag::Unknown { own: Duration::ZERO },
             silent: true,
+            is_deposed: false,
             answered,
         };
         assert_eq!(look(Some(Standing::Unknown)), unknown);
         let lag = Lag::Unknown { own: STATE.own_lag };
-        let lagging = Look { standing: serving, lag, silent: false, answered };
+        let lagging = Look { standing: serving, lag, silent: false, is_deposed: false, answered };
         assert_eq!(look(Some(serving)), lagging);
         for _ in 0..2 {
             assert_eq!(look(Some(Standing::Unknown)), Look { silent: true, ..lagging });

@@ -68,6 +68,8 @@ pub struct PoolSettings {
     pub transaction_timeout: Duration,
     /// From which duration on, wait included, a transaction is logged. Zero: none is.
     pub log_min_duration: Duration,
+    /// Its servers must take writes: see [`crate::relay::start_again`].
+    pub wants_writable: bool,
     /// Whether its queries are counted.
     pub tracking: Tracking,
     /// How long a client may sit idle. Zero: for ever.
@@ -138,6 +140,7 @@ impl Default for PoolSettings {
             max_pinned: u32::MAX,
             transaction_timeout: Duration::ZERO,
             log_min_duration: Duration::ZERO,
+            wants_writable: false,
             tracking: Tracking::default(),
             client_idle_timeout: Duration::ZERO,
             client_write_timeout: Duration::from_secs(2),

@@ -174,7 +174,7 @@ impl<S: Socket> Engine<S> {
     ) -> bool {
         let mut passage = Passage::of(bytes, std::mem::take(&mut self.to_server));
         let mut halt = match self.pass_plain_alone(host, slot, &mut passage, now) {
-            Some(Ok(())) => return self.passed_plain(host, slot, passage, now),
+            Some(Ok(())) => return self.passed_plain(host, slot, bytes, passage, now),
             Some(Err(Halt::Waiting)) => {
                 self.keep_memory(passage.out);
                 if let Some(client) = self.clients.get_mut(slot) {
@@ -285,12 +285,13 @@ impl<S: Socket> Engine<S> {
         }
     }
 
-    /// A plain pipeline has been passed on, and nothing else was there: the server's answer is
+    /// A plain pipeline, `bytes`, has been passed on, and nothing else was there: the server's answer is
     /// awaited. Returns whether more may be read.
     fn passed_plain<H: Host<S>>(
         &mut self,
         host: &mut H,
         slot: Slot,
+        bytes: &[u8],
         mut passage: Passage<'_>,
         now: Time,
     ) -> bool {
@@ -301,7 +302,9 @@ impl<S: Socket> Engine<S> {
         };
         self.keep_memory(passage.out);
         if let Err(Halt::BackendLost(reason)) = written {
-            self.backend_lost(slot, reason);
+            if !self.starts_again(host, slot, bytes, now) {
+                self.backend_lost(slot, reason);
+            }
             return false;
         }
         if self.clients_leave() {

@@ -35,6 +35,7 @@ use crate::relay::host::Host;
 use crate::relay::limits;
 use crate::relay::request_queue::{Change, Describes, PlainPipeline};
 use crate::relay::socket::Socket;
+use crate::relay::start_again::{READ_ONLY, is_kept};
 use crate::relay::statistics::Ended;
 use crate::relay::table::Engine;
 use crate::session::commands::{draws_nothing, inserts};
@@ -318,6 +319,21 @@ impl<S: Socket> Backend<S> {
         Ok(Passed::Plain)
     }
 
+    /// Keeps a pipeline that begins a transaction, in case its server has become read-only.
+    fn keep_first(&mut self, client: &Client<S>, pipeline: &Pipeline<'_>) {
+        let text = match pipeline.runs {
+            Runs::Named { name, .. } => client.statement(name).map(|named| &*named.statement.body),
+            Runs::Unnamed { text, .. } | Runs::Query { text } => Some(text),
+        };
+        if self.from_server.status() == TransactionStatus::Idle
+            && text.is_some_and(is_kept)
+            && !client.is_pinned()
+            && client.session.desired.get(READ_ONLY).is_none()
+        {
+            self.prepared.replay.keep_first(pipeline.bytes);
+        }
+    }
+
     /// Begins as any message does that is sent while nothing is outstanding.
     fn begin_plain(&mut self, client: &mut Client<S>, now: Time) {
         client.serving.held = false;
@@ -551,10 +567,13 @@ impl<S: Socket> Engine<S> {
             true => backend.take_plain(client, pipeline, passage, serial, queries, now),
             false => Ok(Passed::Unusual),
         };
+        let view = &self.pools[client.pool as usize];
+        if view.settings.wants_writable && matches!(passed, Ok(Passed::Plain)) {
+            backend.keep_first(client, pipeline);
+        }
         client.backend = Some(backend);
         if let Ok(Passed::Plain) = passed {
             self.next_serial = if serial == u32::MAX { 1 } else { serial + 1 };
-            let view = &self.pools[client.pool as usize];
             let stats = view.pool.stats.of(self.id);
             match pipeline.runs {
                 Runs::Named { .. } => stats.binds.add(1),

@@ -244,6 +244,11 @@ impl RequestQueue {
             && self.in_doubt == InDoubt::No
     }
 
+    /// Whether the plain lane has sent what is answered now: it sets nothing.
+    pub(crate) fn owes_to_plain_lane(&self) -> bool {
+        self.entries.are_of_plain_lane()
+    }
+
     /// What the first entries owe, if they are those of a plain pipeline or Query.
     #[inline]
     pub(crate) fn owes_plain(&self) -> Option<PlainOwed> {

@@ -31,6 +31,7 @@ mod session_report;
 mod sessions;
 mod simulated;
 mod splitting;
+mod start_again;
 mod succession;
 mod telling;
 mod timeouts;

@@ -61,8 +61,10 @@ pub(crate) enum Healing {
 pub(crate) struct Replay {
     healing: Healing,
     bytes: Vec<u8>,
-    /// Serial of the client's name for the statement.
+    /// Serial of the client's name for the statement; 0: it is sent again to another server only.
     serial: u32,
+    /// It begins a transaction, and may go to another server: see [`crate::relay::start_again`].
+    moves: bool,
     /// It is being sent again: not a third time.
     again: bool,
     /// The server's refusal.
@@ -100,7 +102,7 @@ impl Replay {
         self.healing = Healing::Recording { ended: false };
         self.bytes.clear();
         self.bytes.extend_from_slice(bind);
-        self.serial = serial;
+        (self.serial, self.moves) = (serial, false);
     }
 
     /// The same for a whole pipeline with only that Bind.
@@ -112,7 +114,27 @@ impl Replay {
         self.healing = Healing::Recording { ended: true };
         self.bytes.clear();
         self.bytes.extend_from_slice(pipeline);
-        self.serial = serial;
+        (self.serial, self.moves) = (serial, false);
+    }
+
+    /// Keeps a whole pipeline that begins a transaction, for another server.
+    pub(crate) fn keep_first(&mut self, pipeline: &[u8]) {
+        if self.is_idle() {
+            self.begin_whole(pipeline, 0);
+        }
+        self.moves = !self.is_idle();
+    }
+
+    /// Whether a pipeline is kept that may go to another server.
+    #[inline]
+    pub(crate) fn may_move(&self) -> bool {
+        self.moves && self.healing == (Healing::Recording { ended: true })
+    }
+
+    /// The pipeline that is kept.
+    pub(crate) fn take(&mut self) -> Vec<u8> {
+        self.forget();
+        std::mem::take(&mut self.bytes)
     }
 
     /// Whether nothing is kept.
@@ -146,7 +168,7 @@ impl Replay {
 
     /// The server has refused the first Bind. Returns whether the client need not know, for now.
     pub(crate) fn refused(&mut self, error: &[u8]) -> bool {
-        if self.healing != (Healing::Recording { ended: true }) {
+        if self.healing != (Healing::Recording { ended: true }) || self.serial == 0 {
             return false;
         }
         self.healing = Healing::Swallowing;

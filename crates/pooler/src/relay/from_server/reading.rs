@@ -13,6 +13,7 @@ use crate::relay::host::Host;
 use crate::relay::limits;
 use crate::relay::message::{Event, SERVER_CLOSED, SERVER_SILENT};
 use crate::relay::socket::{Socket, Token};
+use crate::relay::start_again::Answer;
 use crate::relay::statistics::Ended;
 use crate::relay::table::{Engine, Holder, PoolView};
 use crate::time::Time;
@@ -178,6 +179,14 @@ impl<S: Socket> Engine<S> {
         let (listens_elsewhere, listened) = (client.listens(), client.awaits_listener());
         let (id, view) = (ClientId { home: self.id, slot }, &self.pools[pool as usize]);
         view.pool.stats.of(self.id).sent.add(read as u64);
+        if backend.prepared.replay.may_move() {
+            let answer = Answer::read(&buffer[..filled]);
+            if answer != Answer::Other {
+                client.backend = Some(backend);
+                return self.may_send_elsewhere(host, slot, answer, &buffer[..filled], now)
+                    && !drained;
+            }
+        }
         let mut relay = Relay {
             backend: &mut backend,
             client: Some(client),

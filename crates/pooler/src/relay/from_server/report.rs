@@ -9,6 +9,7 @@ use crate::parts::start_values::parameters::ServerParameters;
 use crate::relay::from_server::{Fate, Last, Relay, Relayed};
 use crate::relay::request_queue::Request;
 use crate::relay::socket::Socket;
+use crate::relay::start_again::{TURNED, has_turned};
 use crate::session::part::Part;
 use crate::wire::frame;
 use crate::wire::frame::HEADER_BYTES;
@@ -34,6 +35,11 @@ impl<S: Socket> Relay<'_, S> {
             return Ok(Fate::Skip);
         }
         let backend = &mut *self.backend;
+        if has_turned(backend, name, value) {
+            // Its client goes on elsewhere, where this is not so.
+            backend.lending.spoil(TURNED);
+            return Ok(Fate::Skip);
+        }
         backend.reported_within(name);
         if backend.requests.front() == Some(Request::HandOver) {
             backend.take_own_value(name, value)?;

@@ -212,6 +212,11 @@ impl Entries {
         }
     }
 
+    /// Whether the plain lane has sent the first messages.
+    pub(super) fn are_of_plain_lane(&self) -> bool {
+        !matches!(self.first, First::None)
+    }
+
     /// What the first messages owe, if they are those of a plain pipeline or Query.
     #[inline]
     pub(super) fn owe_plain(&self) -> Option<PlainOwed> {
