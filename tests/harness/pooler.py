@@ -139,8 +139,6 @@ class Pooler:
             "client_tls_key_file": cluster.certificates.path("server.key"),
             "client_tls_ca_file": cluster.certificates.path("ca.crt"),
         }
-        if "HAWSER_OLDER" not in os.environ:  # most tests fail to log in as often as they like
-            self.settings["failed_login_delay_max"] = "0"
         if os.geteuid():  # its descriptors can be looked at by others than root only then
             self.settings["core_dumps"] = True
         self.append = append

@@ -353,8 +353,8 @@ settings! {
         /// The longest time for which an address is refused (28000) after failed logins. After ten wrong
         /// passwords for a user it is refused for that user for a second after each further one, then for
         /// two, four and so on up to this. No other address is refused, and no user that has logged in
-        /// from there before. 0: never. See [failed logins](security.md#failed-logins).
-        failed_login_delay_max: Timeout = "60s", example "\"5min\"", unit Seconds;
+        /// from there before. 0: never, as in PostgreSQL. See [failed logins](security.md#failed-logins).
+        failed_login_delay_max: Timeout = "0", example "\"60s\"", unit Seconds;
         /// Users who may use all commands on the admin database. One string with commas, or a list.
         admin_users: Vec<String> = "", example "[\"alice\"]", pgbouncer "admin_users";
         /// Users who may use SHOW on the admin database.

@@ -15,9 +15,7 @@ use hawser_multipath::mptcp::keeper::Standing;
 use hawser_pooler::lending::{HISTOGRAM_BOUNDS_US, Histogram, Return};
 use hawser_pooler::parts::rules::Counts;
 use prometheus_client::collector::Collector;
-use prometheus_client::encoding::{
-    DescriptorEncoder, EncodeCounterValue, EncodeGaugeValue, NoLabelSet,
-};
+use prometheus_client::encoding::{DescriptorEncoder, NoLabelSet};
 use prometheus_client::metrics::MetricType;
 use prometheus_client::registry::Unit;
 
