@@ -56,16 +56,21 @@ impl Default for CancelGate {
 
 impl CancelGate {
     /// Passes a client's cancel request to the loop, or the loops, that it may be for, once there
-    /// is a place for it, and waits until they have handled it. `peer_id`: this pooler's own number,
-    /// 0 if it has no peers.
-    pub async fn hand_over(&self, loops: &Loops, request: &Received<'_>, peer_id: u32) {
+    /// is a place for it. `peer_id`: this pooler's own number, 0 if it has no peers. What is returned
+    /// is closed once they have handled it.
+    pub async fn hand_over(
+        &self,
+        loops: &Loops,
+        request: &Received<'_>,
+        peer_id: u32,
+    ) -> Option<mpsc::Receiver<Infallible>> {
         if !request.may_be_for(peer_id) {
-            return;
+            return None;
         }
         // The semaphore is never closed.
-        let Ok(place) = self.from_clients.clone().acquire_owned().await else { return };
+        let place = self.from_clients.clone().acquire_owned().await.ok()?;
         let process = request.process;
-        let (held, mut handled) = mpsc::channel::<Infallible>(1);
+        let (held, handled) = mpsc::channel::<Infallible>(1);
         let key = CancelKey::holding(request.key, Arc::new((place, held)));
         let message = || ToLoop::Cancel { process, key: key.clone() };
         let count = u16::try_from(loops.count()).unwrap_or(u16::MAX);
@@ -73,8 +78,7 @@ impl CancelGate {
             Some(home) => loops.send(home, message()),
             None => loops.send_all(message),
         }
-        drop(key);
-        handled.recv().await;
+        Some(handled)
     }
 }
 
@@ -122,7 +126,12 @@ impl Cancels {
                 predecessor.cancel(request.process, request.key, within).await;
             }
         };
-        tokio::join!(in_predecessor, self.gate.hand_over(&self.shared.loops, request, own));
+        let here = async {
+            if let Some(mut handled) = self.gate.hand_over(&self.shared.loops, request, own).await {
+                handled.recv().await;
+            }
+        };
+        tokio::join!(in_predecessor, here);
     }
 }
 

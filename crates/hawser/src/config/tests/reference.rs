@@ -71,6 +71,9 @@ fn with_example(setting: &Setting, name: &str) -> Result<Config, ConfigErrors> {
     if setting.name == "hand_over" {
         table.insert("hand_over_secret_file".into(), "base.secret".into());
     }
+    if setting.name == "patroni" {
+        table.insert("target_session_attrs".into(), "read-write".into());
+    }
     table.insert(name.to_owned(), value["x"].clone());
     config(&toml::to_string(&file).unwrap())
 }
