@@ -456,7 +456,8 @@ async fn a_cancel_request_reaches_the_loop_and_is_never_answered() {
     );
     let handled = async {
         for _ in 0..500 {
-            match world.kept().pop() {
+            let next = world.kept().pop();
+            match next {
                 Some(ToLoop::Cancel {
                     process: hawser_pooler::parts::identity::process_ids::PROCESS_ID_FIRST,
                     key,
