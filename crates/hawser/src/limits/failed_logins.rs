@@ -25,12 +25,13 @@
 //! Who shares an address with a user's clients may guess that user's password as fast as without this.
 
 use std::hash::{Hash, RandomState};
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 use lru::LruCache;
 
 use super::half_open::Network;
+use crate::lock::locked;
 
 /// Failures before the first delay.
 const FREE: u32 = 10;
@@ -110,13 +111,9 @@ impl Default for FailedLogins {
 }
 
 impl FailedLogins {
-    fn lock(&self) -> std::sync::MutexGuard<'_, Known> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// How long logins as `user` from here are still refused; `None`: they are not.
     pub fn refused_for(&self, place: Place, user: &str, now: Instant) -> Option<Duration> {
-        let mut known = self.lock();
+        let mut known = locked(&self.0);
         if known.pairs.is_empty() {
             return None;
         }
@@ -129,7 +126,7 @@ impl FailedLogins {
 
     /// A login as `user` has proven itself.
     pub fn succeeded(&self, place: Place, user: &str) {
-        put(&mut self.lock().proven, PROVEN_MAX, (place, user.into()), ());
+        put(&mut locked(&self.0).proven, PROVEN_MAX, (place, user.into()), ());
     }
 
     /// A login as `user` has failed. Returns how long others are refused now, if that is so.
@@ -140,7 +137,7 @@ impl FailedLogins {
         delay_max: Duration,
         now: Instant,
     ) -> Option<Duration> {
-        let known = &mut *self.lock();
+        let known = &mut *locked(&self.0);
         let one_more =
             |before: Option<&Failures>, free: u32| Failures::one_more(before, free, delay_max, now);
         let pair: Pair = (place, user.into());
@@ -165,7 +162,7 @@ impl FailedLogins {
 
     /// How many entries had to be forgotten.
     pub fn forgotten(&self) -> u64 {
-        self.lock().forgotten
+        locked(&self.0).forgotten
     }
 }
 
@@ -258,7 +255,7 @@ mod tests {
             failed.succeeded(HERE, &format!("user {number}"));
         }
         assert_eq!(failed.forgotten(), 30);
-        let known = failed.lock();
+        let known = locked(&failed.0);
         assert_eq!((known.pairs.len(), known.places.len()), (FAILURES_MAX, FAILURES_MAX));
         assert_eq!((known.users.len(), known.proven.len()), (FAILURES_MAX, PROVEN_MAX));
         assert!(known.places.contains(&place(10)) && !known.places.contains(&place(9)));
