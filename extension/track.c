@@ -415,6 +415,22 @@ calls_dblink_connect(HeapTuple function)
 	return calls;
 }
 
+/* A function of the server under another name. */
+static void
+note_alias(HeapTuple function)
+{
+	bool		is_null;
+	Datum		source = SysCacheGetAttr(PROCOID, function, Anum_pg_proc_prosrc, &is_null);
+
+	if (!is_null)
+	{
+		char	   *name = TextDatumGetCString(source);
+
+		note_function(fmgr_internal_function(name));
+		pfree(name);
+	}
+}
+
 /*
  * C code that is not the server's: it may set, and loading it may define, any
  * setting. PL/pgSQL sets none by itself.
@@ -435,6 +451,8 @@ note_library(HeapTuple function)
 		snprintf(handler, sizeof(handler), "language %u", language);
 		note_loading(handler);
 	}
+	if (language == INTERNALlanguageId)
+		note_alias(function);
 	if (language != ClanguageId)
 		return;
 	library = SysCacheGetAttr(PROCOID, function, Anum_pg_proc_probin, &is_null);

@@ -291,8 +291,13 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
         if let Some(class) = class {
             known.drawn.note_text(class);
         }
-        if known.session_report.is_none() {
-            known.drawn.note_last(last);
+        match (&known.session_report, last) {
+            (None, _) => known.drawn.note_last(last),
+            (Some(_), Last::Drew) if known.drawn.has_last() => {
+                known.drawn.note_last(last);
+                self.backend.draws_after_asking();
+            }
+            (Some(_), _) => {} // the report says whether it has drawn anything
         }
     }
 

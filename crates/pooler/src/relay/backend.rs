@@ -243,8 +243,10 @@ impl<S: Socket> Backend<S> {
             Some(functions) => {
                 let reported = self.known.session_report.is_some();
                 let mut effects = functions.add_to(effects, text, reported);
-                if effects.may(Effect::ExecutesStrings) && !reported {
-                    effects.and_of_executed_strings(text, |name| self.reports(name));
+                if effects.may(Effect::ExecutesStrings) {
+                    let mut all = effects.clone();
+                    all.and_of_executed_strings(text, |name| self.reports(name));
+                    effects = self.as_far_as_unreported(effects, all);
                 }
                 effects
             }
@@ -257,11 +259,21 @@ impl<S: Socket> Backend<S> {
         effects: &Effects,
         values: impl IntoIterator<Item = &'a [u8]>,
     ) -> Option<Effects> {
-        if !effects.may(Effect::ExecutesStrings) || self.known.session_report.is_some() {
+        if !effects.may(Effect::ExecutesStrings) {
             return None;
         }
         let mut all = effects.clone();
-        all.and_of_executed_values(values, |name| self.reports(name)).then_some(all)
+        let more = all.and_of_executed_values(values, |name| self.reports(name));
+        more.then(|| self.as_far_as_unreported(effects.clone(), all))
+    }
+
+    /// `all`, or, of a server that reports, what it does not report of them, beside `effects`.
+    fn as_far_as_unreported(&self, mut effects: Effects, all: Effects) -> Effects {
+        if self.known.session_report.is_none() {
+            return all;
+        }
+        effects.absorb(&all.unreported());
+        effects
     }
 
     /// Whether the server reports this setting, given in lower case.

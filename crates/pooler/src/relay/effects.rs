@@ -16,7 +16,7 @@ use crate::parts::pins::question::ASKED;
 use crate::parts::report::text::COVERED;
 use crate::session::part::{Part, PartSet};
 use crate::session::scan::{
-    Findings, OneOrAll, ScanOptions, SchemaChange, SetValue, Verb, is_plain, scan,
+    Findings, Name, OneOrAll, ScanOptions, SchemaChange, SetValue, Verb, is_plain, scan,
 };
 use crate::session::settings::{PlanReads, can_move, is_custom, is_for_superusers};
 
@@ -474,6 +474,9 @@ impl Effects {
             unreported.pins.insert(part);
             unreported.add(&[Effect::Spoils, Effect::SpoilsUnseen]);
         }
+        if self.may(Effect::SpoilsUnseen) {
+            unreported.add(&[Effect::Spoils, Effect::SpoilsUnseen]);
+        }
         unreported
     }
 
@@ -592,6 +595,10 @@ impl Effects {
     }
 }
 
+fn is_seed(name: &Name) -> bool {
+    name.as_bytes() == b"seed"
+}
+
 impl Effects {
     /// What the scan shows beside parts of the session.
     fn found(findings: &Findings, parts: PartSet) -> EffectSet {
@@ -602,9 +609,11 @@ impl Effects {
         // The text that is executed, or was prepared for a COMMIT PREPARED, may have created a
         // function.
         let changes = findings.changes_catalog || findings.schema == SchemaChange::All;
+        // (A set_config() of the seed leaves no trace that a server could report.)
+        let names_seed = findings.configured.iter().chain(&findings.local).any(is_seed);
         [
             (Effect::Spoils, unsure || parts.must_close()),
-            (Effect::SpoilsUnseen, parts.minus(COVERED).must_close()),
+            (Effect::SpoilsUnseen, parts.minus(COVERED).must_close() || names_seed),
             (Effect::Rereads, unsure || findings.rereads),
             (Effect::ResetsByNull, !findings.nulls.is_empty()),
             (Effect::ResetsByParameter, findings.given),

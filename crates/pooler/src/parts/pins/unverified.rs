@@ -173,6 +173,11 @@ impl Unverified {
         self.parts
     }
 
+    /// Settings may have been changed and have the values again that they had before.
+    pub(crate) fn may_be_undone(&self) -> bool {
+        self.exact && !self.reverted && !self.discarded && (self.vague || !self.names.is_empty())
+    }
+
     /// The settings in question.
     pub(crate) fn names(&self) -> &[Box<[u8]>] {
         &self.names

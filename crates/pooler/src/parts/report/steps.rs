@@ -252,6 +252,13 @@ impl<S: Socket> Backend<S> {
         Some(exact.may_draw() && (!own || (exact.asked && !asks())))
     }
 
+    /// Its client draws after it has asked.
+    pub(crate) fn draws_after_asking(&mut self) {
+        if let Some(exact) = self.known.session_report.as_deref_mut() {
+            exact.asks = false;
+        }
+    }
+
     /// Its client, not one of session mode, asks for currval or lastval, or may. Returns whether
     /// the server's report covers the rest.
     pub(crate) fn asks_for_sequences(&mut self, asks: bool) -> bool {
@@ -307,10 +314,11 @@ impl<S: Socket> Backend<S> {
 }
 
 impl<S: Socket> Client<S> {
-    /// Its transaction is over, and its backend at rest: the report is the truth, if there is one.
+    /// Its transaction is over (`failed`: by an error), and its backend at rest: the report is the truth, if there is
+    /// one.
     /// Returns the reports of settings that it is due.
     #[inline]
-    pub(crate) fn heed_report(&mut self, backend: &mut Backend<S>) -> Vec<u8> {
+    pub(crate) fn heed_report(&mut self, backend: &mut Backend<S>, failed: bool) -> Vec<u8> {
         if let Some(exact) = backend.known.session_report.as_deref()
             && (exact.fresh
                 || exact.asks
@@ -318,7 +326,7 @@ impl<S: Socket> Client<S> {
                 || backend.known.unverified.is_some()
                 || !self.session.pins.is_empty())
         {
-            return self.settle_report(backend);
+            return self.settle_report(backend, failed);
         }
         if let Some(exact) = backend.known.session_report.as_deref_mut() {
             exact.changed.clear();
@@ -329,7 +337,7 @@ impl<S: Socket> Client<S> {
     }
 
     #[cold]
-    fn settle_report(&mut self, backend: &mut Backend<S>) -> Vec<u8> {
+    fn settle_report(&mut self, backend: &mut Backend<S>, failed: bool) -> Vec<u8> {
         let mut reported = Vec::new();
         let Some(mut exact) = backend.known.session_report.take() else { return reported };
         backend.note_reported_names(&mut exact);
@@ -368,8 +376,10 @@ impl<S: Socket> Client<S> {
             if draws && exact.fresh && !asked {
                 self.session.asks.draws();
             }
+            // (Few ask after a statement that has failed.)
             if draws
                 && !exact.unasked
+                && !failed
                 && (!exact.asked || matches!(self.session.asks, Asks::Last(_)))
             {
                 self.keep_what_it_drew(backend);
@@ -410,7 +420,9 @@ impl<S: Socket> Client<S> {
         let noted = doubt.as_mut().map(|doubt| doubt.take_noted()).unwrap_or_default();
         let named = doubt.as_ref().map_or(&[][..], |doubt| doubt.names());
         let mut reported = ReportedSettings::default();
-        if exact.fresh || exact.unreported {
+        // (What a transaction has undone is as the report before it says: no other comes.)
+        let undone = doubt.as_ref().is_some_and(|doubt| doubt.may_be_undone());
+        if exact.fresh || exact.unreported || undone {
             reported = self.read_settings(backend, exact, named);
             exact.stays = !reported.stays.is_empty();
             exact.unreported = reported.unreported;
@@ -439,6 +451,11 @@ impl<S: Socket> Client<S> {
         }
         let left = doubt.as_ref().map_or(PartSet::EMPTY, |doubt| doubt.parts());
         let mut asked = left.intersection(exact.unowned.parts);
+        if !exact.fresh {
+            // A portal is closed outside of any transaction, and no report comes.
+            let held = PartSet::of(&[Part::HeldCursor]);
+            asked = asked.union(left.intersection(pins).intersection(held));
+        }
         if exact.covered().contains(Part::SqlStatement)
             && self.is_to_ask_for_sql(backend, exact, left, noted.has_parsed())
         {

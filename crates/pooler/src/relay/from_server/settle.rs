@@ -218,7 +218,7 @@ impl<S: Socket> Relay<'_, S> {
                 return Err(MISMATCH);
             }
         }
-        Ok(client.heed_report(self.backend))
+        Ok(client.heed_report(self.backend, failed))
     }
 
     /// What becomes of the ReadyForQuery of a client's own query or pipeline.
