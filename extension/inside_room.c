@@ -237,8 +237,18 @@ fetch(uint32 slot, uint32 generation)
 	inside_send_held();
 	if (!say(TO_POOLER_FETCH, slot, generation, NULL, 0) || !hear(&answer, fds))
 		proc_exit(0);			/* the pooler has gone */
-	if (answer.kind != TO_BACKEND_CLIENT || fds[0] < 0)
+	if (answer.kind != TO_BACKEND_CLIENT)
 		return -1;
+	if (fds[0] < 0)
+	{
+		static bool said = false;
+
+		if (!said)
+			ereport(LOG, (errmsg("no descriptor is left for a client inside: the pooler serves it"),
+						  errhint("Raise the limit of open files of the server (LimitNOFILE), or lower inside_size.")));
+		said = true;
+		return -1;
+	}
 	known[slot].fd = fds[0];
 	known[slot].generation = generation;
 	known[slot].send_bytes_max = send_bytes_max(fds[0]);

@@ -6,6 +6,7 @@ The extension is built from extension/ and preloaded by its path; nothing is ins
 import contextlib
 import os
 import re
+import resource
 import signal
 import socket
 import subprocess
@@ -104,6 +105,13 @@ def runs(env, marker):
         ask = f"select pid from pg_stat_activity where query like '%{marker}%' and state = 'active' and pid <> pg_backend_pid()"
         until(lambda: len(owner.rows(ask)) == 1, f"a query with {marker} runs", 10)
         return owner.value(ask)
+
+
+def serving(env):
+    """The process ids of those that serve clients inside."""
+    with env.cluster.superuser("room") as owner:
+        rows = owner.rows("select pid from pg_stat_activity where query like '%serve_inside%' and pid <> pg_backend_pid()")
+        return {pid for (pid,) in rows}
 
 
 @pooler_only
@@ -236,6 +244,56 @@ def test_pause_waits_for_clients_inside_and_reconnect_replaces_their_processes(e
             console.execute("RECONNECT room")
             until(lambda: (now := {row[0] for row in owner.rows(processes)}) and not now & before, "other processes serve", 10)
         goes_in(env, target, first, second)
+
+
+@pooler_only
+@limit(120)
+def test_processes_that_serve_clients_are_replaced_after_server_lifetime(env):
+    with inside(env, server_lifetime="2s") as target:
+        client = connect(env, target)
+        goes_in(env, target, client)
+        first = serving(env)
+
+        def are_others():
+            equal(client.value("select 1"), "1")
+            return not first & serving(env)
+        until(are_others, "other processes serve clients", 20)
+        goes_in(env, target, client)
+
+
+@pooler_only
+@limit(120)
+def test_a_client_inside_takes_one_descriptor_of_the_pooler(env):
+    with inside(env) as target:
+        clients = [connect(env, target) for _ in range(20)]
+        goes_in(env, target, *clients)
+        open_files = target.pooler.open_files()
+        for client in clients:
+            client.close()
+        until(lambda: target.pooler.open_files() <= open_files - 20, "their descriptors are closed", 10)
+        assert open_files - target.pooler.open_files() < 30, (open_files, target.pooler.open_files())
+
+
+@pooler_only
+@limit(120)
+def test_a_server_process_out_of_descriptors_leaves_clients_to_the_pooler(env):
+    """It says why once, and its clients are served as ever."""
+    with inside(env, inside_size=1) as target:
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (100, hard))
+        try:
+            env.cluster.restart()
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        until(lambda: is_up(env), "the server is up again", 20)
+        goes_in(env, target, connect(env, target))
+        clients = [connect(env, target) for _ in range(100)]
+        for number in range(5):
+            for client in clients:
+                equal(client.value(f"select {number}"), str(number))
+        words = "no descriptor is left for a client"
+        until(lambda: words in env.cluster.log.read_text(), "the server's log says so", 10)
+        equal(env.cluster.log.read_text().count(words), 1)
 
 
 @pooler_only

@@ -128,7 +128,7 @@ impl Inside {
     }
 
     /// A client goes inside, or back at once.
-    pub fn put(&self, client: ClientId, fd: OwnedFd, session: &InsideSession<Conn>) {
+    pub fn put(&self, client: ClientId, fd: Arc<OwnedFd>, session: &InsideSession<Conn>) {
         let room = self.room_of(session.pool.id);
         if !room.is_some_and(|room| room.put(client, fd, session)) {
             let back = ToLoop::BackFromInside(BackFromInside::at_rest(client));

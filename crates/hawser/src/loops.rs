@@ -214,8 +214,8 @@ pub enum Order<S: Socket = Conn> {
     GoInside {
         /// The client.
         client: ClientId,
-        /// A copy of its descriptor.
-        fd: OwnedFd,
+        /// Its descriptor.
+        fd: Arc<OwnedFd>,
         /// Its session.
         session: InsideSession<S>,
     },
@@ -281,7 +281,7 @@ impl<S: Socket> Control<S> {
     }
 
     /// Has a client served inside. [`ToLoop::BackFromInside`] brings it back.
-    pub fn go_inside(&self, client: ClientId, fd: OwnedFd, session: InsideSession<S>) {
+    pub fn go_inside(&self, client: ClientId, fd: Arc<OwnedFd>, session: InsideSession<S>) {
         let _ = self.orders.send(Order::GoInside { client, fd, session });
     }
 

@@ -48,7 +48,7 @@ use std::time::{Duration, Instant, SystemTime};
 use hawser_pooler::ids::{ClientId, LoopId};
 use hawser_pooler::parts::identity::process_ids::OwnProcessIds;
 use hawser_pooler::relay::backend::PoolRef;
-use hawser_pooler::relay::inside::{BackFromInside, InsideSession};
+use hawser_pooler::relay::inside::InsideSession;
 use hawser_pooler::relay::message::{Event, QUEUE_FULL, SERVER_CLOSED, SERVER_SILENT};
 use hawser_pooler::relay::succession::MovedClient;
 use hawser_pooler::relay::{
@@ -60,7 +60,7 @@ use hawser_sys::eventfd::EventFd;
 use crate::logging::{self, Seldom, audit};
 use crate::loops::{Control, Loops};
 use crate::mailbox::{LoopMailbox, Mailbox};
-use crate::socket::{self, Conn};
+use crate::socket::{self, Conn, Wire};
 use crate::spans::{Slow, Spans};
 use crate::tally::ErrorCounts;
 
@@ -110,7 +110,7 @@ pub struct Reactors<S: Socket> {
     threads: Vec<JoinHandle<()>>,
 }
 
-impl<S: Socket + AsFd + 'static> Reactors<S> {
+impl<S: Socket + AsFd + AsRef<Wire> + 'static> Reactors<S> {
     /// Starts `count` loops; their [`Time`] counts from now. `hash_key` keys their hash maps, `processes` are the process ids that
     /// clients may have.
     ///
@@ -274,7 +274,7 @@ struct Reactor<S: Socket> {
     about: Option<Token>,
 }
 
-impl<S: Socket + AsFd> Reactor<S> {
+impl<S: Socket + AsFd + AsRef<Wire>> Reactor<S> {
     fn new(id: LoopId, shared: Arc<Shared<S>>, hash_key: u64, processes: OwnProcessIds) -> Self {
         let count = u16::try_from(shared.mailboxes.len()).unwrap_or(u16::MAX);
         Self {
@@ -452,7 +452,7 @@ struct LoopHost<S: Socket> {
     changed: Option<Instant>,
 }
 
-impl<S: Socket + AsFd> Host<S> for LoopHost<S> {
+impl<S: Socket + AsFd + AsRef<Wire>> Host<S> for LoopHost<S> {
     fn watch(&mut self, socket: &S, token: Token) -> io::Result<()> {
         self.shared.watches.watch(socket, token, self.id)
     }
@@ -490,11 +490,7 @@ impl<S: Socket + AsFd> Host<S> for LoopHost<S> {
     }
 
     fn go_inside(&mut self, client: ClientId, socket: &S, session: InsideSession<S>) {
-        match socket.as_fd().try_clone_to_owned() {
-            Ok(fd) => self.shared.control.go_inside(client, fd, session),
-            // At most EMFILE: it is served here.
-            Err(_) => self.own.push(ToLoop::BackFromInside(BackFromInside::at_rest(client))),
-        }
+        self.shared.control.go_inside(client, socket.as_ref().share(), session);
     }
 
     fn call_back(&mut self, client: ClientId) {

@@ -388,10 +388,7 @@ impl Socket for Conn {
     }
 
     fn mptcp(&self) -> Option<Mptcp> {
-        let fd = match self {
-            Self::Plain(fd) | Self::Kernel(fd) => fd,
-            Self::Tls(tls) => &tls.fd,
-        };
+        let fd = self.as_ref();
         // The kernel is not asked about others.
         if !fd.is_watched_mptcp() {
             return None;
@@ -425,12 +422,18 @@ impl Socket for Conn {
     }
 }
 
+impl AsRef<Wire> for Conn {
+    fn as_ref(&self) -> &Wire {
+        match self {
+            Self::Plain(wire) | Self::Kernel(wire) => wire,
+            Self::Tls(tls) => &tls.fd,
+        }
+    }
+}
+
 impl AsFd for Conn {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        match self {
-            Self::Plain(fd) | Self::Kernel(fd) => fd.as_fd(),
-            Self::Tls(tls) => tls.fd.as_fd(),
-        }
+        self.as_ref().as_fd()
     }
 }
 

@@ -28,11 +28,13 @@ use crate::socket::Conn;
 
 /// The pause after a backend could not be opened.
 const RETRY_AFTER: Duration = Duration::from_secs(2);
+/// A room lasts so long, however short the lifetime of server connections is.
+const LASTS_MIN: Duration = Duration::from_secs(1);
 
 /// A client that is inside.
 struct Guest {
     client: ClientId,
-    fd: OwnedFd,
+    fd: Arc<OwnedFd>,
 }
 
 /// A server's process that serves the room.
@@ -67,6 +69,7 @@ pub(super) struct Room {
     reads: PlanReads,
     /// Of the pool, when it was made: in another one its backends are to be replaced.
     epoch: u32,
+    since: Instant,
     loops: Loops,
     epoll: Epoll,
     /// Another one is with each backend that has left the room with a client, to its end.
@@ -111,7 +114,8 @@ impl Room {
         let reads = pool.statements.reads();
         let (epoll, pairs) = (Epoll::new()?, Arc::new(()));
         let epoch = pool.epoch();
-        Ok(Self { pool, reads, epoch, loops, epoll, pairs, state, closed })
+        let since = Instant::now();
+        Ok(Self { pool, reads, epoch, since, loops, epoll, pairs, state, closed })
     }
 
     /// Ends when the room is closed.
@@ -125,9 +129,11 @@ impl Room {
 
     /// Whether its backends may serve on. Not if they may keep plans that are not for all clients (there is a
     /// function now that is declared IMMUTABLE and reads settings, or the functions were not known), nor after
-    /// RECONNECT and the like.
+    /// RECONNECT and the like, nor after `server_lifetime`.
     pub(super) fn may_serve(&self) -> bool {
-        self.pool.statements.reads() == self.reads && self.pool.epoch() == self.epoch
+        let lifetime = self.pool.settings().server_lifetime;
+        let is_old = !lifetime.is_zero() && self.since.elapsed() >= lifetime.max(LASTS_MIN);
+        self.pool.statements.reads() == self.reads && self.pool.epoch() == self.epoch && !is_old
     }
 
     /// Looks whether clients may come, and ends a change of the schema once all have left.
@@ -246,7 +252,12 @@ impl Room {
     }
 
     /// A client comes in. False: it does not.
-    pub(super) fn put(&self, client: ClientId, fd: OwnedFd, session: &InsideSession<Conn>) -> bool {
+    pub(super) fn put(
+        &self,
+        client: ClientId,
+        fd: Arc<OwnedFd>,
+        session: &InsideSession<Conn>,
+    ) -> bool {
         let mut state = locked(&self.state);
         let serves = !state.backends.is_empty();
         let may_serve = session.reads == self.reads && self.may_serve();

@@ -59,6 +59,12 @@ impl Socket for Plain {
     }
 }
 
+impl AsRef<Wire> for Plain {
+    fn as_ref(&self) -> &Wire {
+        &self.0
+    }
+}
+
 impl AsFd for Plain {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.0.as_fd()

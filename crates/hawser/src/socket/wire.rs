@@ -2,6 +2,7 @@
 
 use std::io::{self, IoSlice};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
 
 use hawser_sys::mptcp::watch::Watched;
 use hawser_sys::stream as sys;
@@ -15,6 +16,11 @@ impl Wire {
     /// Whether it is a watched MPTCP socket.
     pub fn is_watched_mptcp(&self) -> bool {
         self.0.is_watched()
+    }
+
+    /// The descriptor for another user as well: see [`Watched::share`].
+    pub fn share(&self) -> Arc<OwnedFd> {
+        self.0.share()
     }
 
     /// Whether it may bypass TCP.

@@ -101,7 +101,7 @@ pub fn look_again(timeout: Option<Duration>) -> Duration {
 /// A descriptor that leaves the lists that it is on before it is closed.
 #[derive(Debug)]
 pub struct Watched {
-    fd: OwnedFd,
+    fd: Arc<OwnedFd>,
     /// Most connections are on none: one word.
     lists: Option<Box<Lists>>,
     /// A short read does not say that there is nothing more: it may be past TCP (`crate::bypass`).
@@ -123,7 +123,7 @@ impl Watched {
     pub fn new(fd: OwnedFd, watch: Arc<Watch>) -> Self {
         let key = watch.enter(&fd, None);
         let lists = Lists { watch: Some((watch, key)), ..Lists::default() };
-        Self { fd, lists: Some(Box::new(lists)), comes_back: false }
+        Self { fd: Arc::new(fd), lists: Some(Box::new(lists)), comes_back: false }
     }
 
     /// The same, a connection to a server that `watch` looks at from now on.
@@ -132,6 +132,13 @@ impl Watched {
         let key = watch.enter(&self.fd, quiet_max(&self.fd));
         self.lists.get_or_insert_default().server = Some((watch, key));
         self
+    }
+
+    /// The descriptor for another user as well, without another one of this process. It is closed when the last
+    /// has dropped it.
+    #[must_use]
+    pub fn share(&self) -> Arc<OwnedFd> {
+        self.fd.clone()
     }
 
     /// Whether it is an MPTCP socket that is looked at.
@@ -170,7 +177,7 @@ impl Watched {
 impl From<OwnedFd> for Watched {
     /// A descriptor that is on no list.
     fn from(fd: OwnedFd) -> Self {
-        Self { fd, lists: None, comes_back: false }
+        Self { fd: Arc::new(fd), lists: None, comes_back: false }
     }
 }
 
