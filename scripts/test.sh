@@ -253,19 +253,26 @@ second_server() { # second_server LOG
 }
 
 # The drivers' own suites in short form, through Hawser in transaction mode. What of them cannot be
-# had they count as skipped themselves. They wait most of the time, and so does PgBouncer's own suite, in short
-# form (three minutes at most), which runs beside them.
+# had they count as skipped themselves. They wait most of the time, and so do PgBouncer's own suite, in short
+# form (three minutes at most), and our own tests of sessions with clients inside, which run beside them.
 others_suites() { # others_suites LOG LOG
-    local started=$SECONDS reason=$logs/pgbouncer-ready.log with_pgbouncer=
+    local started=$SECONDS reason=$logs/pgbouncer-ready.log with_pgbouncer= inside="sessions, with clients inside"
     if tests/pgbouncer/run.py --ready 2> >(tee "$reason" >&2); then
         with_pgbouncer=1
         begins "PgBouncer's own suite" "$2" env HAWSER="$program" PG_BIN="$(postgres_bin)" tests/pgbouncer/run.py
     else
         skip "PgBouncer's own suite" "$(tail -n 1 "$reason")"
     fi
+    if [ -e "$("$(pg_config_program)" --includedir-server 2>/dev/null)/postgres.h" ]; then
+        begins "$inside" "$logs/inside-test.log" \
+            env -u ALL HAWSER="$program" python3 tests/run.py --inside -k test_state -k test_session
+    else
+        skip "the tests of sessions with clients inside" "no pg_config, or no headers of the server"
+    fi
     run_counted "drivers' own suites" "$1" \
         env HAWSER="$program" python3 tests/suites/run.py --jobs "$jobs"
     [ -z "$with_pgbouncer" ] || ends_counted "PgBouncer's own suite" "$2"
+    [ -z "${begun[$inside]:-}" ] || ends_counted "$inside" "$logs/inside-test.log"
     printf '    %s s\n' $((SECONDS - started)) >&2
 }
 

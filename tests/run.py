@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Runs the integration tests: real PostgreSQL, `hawser serve` in front of it, and clients that speak the protocol by hand.
 
-    tests/run.py [-k PATTERN]... [--list] [--direct] [--keep] [--drivers] [--jobs N] [--no-skips]
+    tests/run.py [-k PATTERN]... [--list] [--direct | --extension | --inside] [--keep] [--drivers] [--jobs N] [--no-skips]
 
 --direct points the same clients at PostgreSQL itself: what passes there and fails through the pooler is the pooler's
 fault. The last line but for warnings is `N passed, N failed, N skipped`; the exit code is 0 only without failures
@@ -34,7 +34,7 @@ HERE = pathlib.Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE))
 sys.dont_write_bytecode = True
 
-from harness import drivers, extension, flaky, pooler, postgres, suite
+from harness import drivers, extension, flaky, inside, pooler, postgres, suite
 from harness.wire import ServerError
 
 # Of modules that say ALONE. Those of `networks` and `lines` make networks with limits of their own and wait for what is sent
@@ -248,6 +248,7 @@ def run_queued(number, queues, patterns, places, directory, direct, results):
     cluster = postgres.Cluster(directory, places[0])
     try:
         cluster.create()
+        inside.begin(cluster)
         for name in itertools.chain.from_iterable(iter(names.get, None) for names in queues):
             report, output = Report(), io.StringIO()
             with contextlib.redirect_stdout(output):
@@ -265,6 +266,7 @@ def run_drivers(programs, fetch, places, directory, direct, results):
     cluster = postgres.Cluster(directory, places[0])
     try:
         cluster.create()
+        inside.begin(cluster)
         report, output = Report(), io.StringIO()
         with contextlib.redirect_stdout(output):
             drivers.run(programs, cluster, directory, direct, fetch, report)
@@ -359,9 +361,15 @@ def main():
     options.add_argument("--another-server", action="store_true",
                          help="for a second version of the server: without the modules that say SAME_FOR_ALL_SERVERS, and the tests "
                               "that say ONCE")
+    options.add_argument("--extension", action="store_true",
+                         help="the server has the extension; without the modules that load it themselves")
+    options.add_argument("--inside", action="store_true", help="the same, and it serves the clients of every pooler itself")
     chosen = options.parse_args()
 
     modules = collect(chosen.k)
+    if chosen.inside or chosen.extension:
+        inside.wanted = chosen.inside
+        modules = [(module, tests) for module, tests in modules if not vars(module).keys() & {"extension", "library", "server"}]
     if chosen.another_server:
         same = [module.__name__.split(".")[-1] for module, _ in modules if getattr(module, "SAME_FOR_ALL_SERVERS", False)]
         print(f"left out, for they do not depend on the server's version: {', '.join(same)}")
@@ -397,6 +405,7 @@ def main():
     started = time.monotonic()
     try:
         cluster.create()
+        inside.begin(cluster)
         print(f"PostgreSQL {cluster.version} of {places[0]}, {'direct' if chosen.direct else 'through hawser'}")
         if chosen.jobs > 1:
             run_all(modules, (programs, with_drivers), chosen.jobs, chosen.k, places, directory, chosen.direct, report)

@@ -193,10 +193,12 @@ def memory(tls):
 
     def run(setting, running):
         clients = setting.many_clients
+        both = [setting.cluster.process.pid, *running.pids]
         # The pools and caches that any use brings about are not the idle clients' own.
         load(setting, running, clients=50, seconds=0.5, warmup=0.2, tls=tls, protocol="simple")
         time.sleep(0.5)
         pss, rss = cpu.memory_kib(running.pids)
+        with_server, _ = cpu.memory_kib(both)
         kernel = cpu.kernel_memory_kib()
         options = {"clients": clients, "tls": tls, "protocol": "simple", "scale": setting.scale}
         with Generator(setting.program, "hold", running.port, options) as generator:
@@ -211,11 +213,13 @@ def memory(tls):
             generator.expect("touched", READY_LIMIT_S)
             time.sleep(1.0)
             used_pss, _ = cpu.memory_kib(running.pids)
+            used_with_server, _ = cpu.memory_kib(both)
         return {
             "clients": held,
             "idle_kib": (idle_pss - pss) / held,
             "idle_rss_kib": (idle_rss - rss) / held,
             "after_one_kib": (used_pss - pss) / held,
+            "after_one_with_server_kib": (used_with_server - with_server) / held,
             "kernel_both_ends_kib": (idle_kernel - kernel) / held,
         }
 
@@ -255,6 +259,7 @@ def open_transactions(setting, running):
         "tps": beside["tps"],
         "share": beside["tps"] / without["tps"],
         "p50_us": beside["p50_us"],
+        "quiet_p99_us": without["p99_us"],
         "p99_us": beside["p99_us"],
         "foreign_cpu_share": beside["foreign_cpu_share"],
     }
@@ -340,7 +345,7 @@ def all_cases(many_clients):
         Case("bulk_8k_copy", "100 MB, rows of 8 kB, COPY", bulk("COPY bulk_8k TO STDOUT")),
         Case("connect_plain", "new connections", logins(tls=False)),
         Case("connect_tls", "new connections with TLS", logins(tls=True), tls=True),
-        Case("memory_plain", "idle clients", memory(tls=False), POOLERS),
+        Case("memory_plain", "idle clients", memory(tls=False), (*POOLERS, INSIDE)),
         Case("memory_tls", "idle clients with TLS", memory(tls=True), POOLERS, tls=True),
         Case("mostly_idle", f"{many_clients:,} connected, 1,000 at work", mostly_idle, (*POOLERS, INSIDE)),
         Case("growth", f"{many_clients:,} idle clients by an eighth of them", growth.growth, ("hawser",)),

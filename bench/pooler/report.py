@@ -24,6 +24,7 @@ COLUMNS = [
     ("idle_kib", "KiB an idle client", "{:.2f}"),
     ("idle_rss_kib", "the same by RSS", "{:.2f}"),
     ("after_one_kib", "KiB after one transaction", "{:.2f}"),
+    ("after_one_with_server_kib", "the same with the server's", "{:.2f}"),
     ("kernel_both_ends_kib", "kernel KiB, both ends", "{:.1f}"),
     ("tps_alone", "TPS, 1,000 connected", "{:,.0f}"),
     ("tps_turns", "TPS, all in turns", "{:,.0f}"),

@@ -49,9 +49,9 @@ def divide(ours, theirs):
     return ours / theirs
 
 
-def own(case, name):
+def own(case, name, whose="hawser"):
     """Hawser's figure as it is."""
-    return lambda of: of(case, "hawser", name)
+    return lambda of: of(case, whose, name)
 
 
 def beside(case, other, name, how="hawser", whose="hawser"):
@@ -168,6 +168,11 @@ INSIDE_TARGETS = [
            ratio("prepared_1000", "p99_us", "hawser", INSIDE), 0.6, 0.5, False),
     Target("inside: 100 clients, with 10 search_paths", "TPS, relative to those without",
            beside("sessions_paths_10", "sessions_bare", "tps", INSIDE, INSIDE), 0.9, 0.95, True),
+    Target("client inside", "memory of server and Hawser", own("memory_plain", "after_one_with_server_kib", INSIDE),
+           0.69, 0.44, False, "{:.2f} KiB"),
+    Target("inside: 10 open transactions in a pool of 10", "p99 of the others, beyond that without",
+           lambda of: of("open_transactions", INSIDE, "p99_us") - of("open_transactions", INSIDE, "quiet_p99_us"),
+           20_000.0, 5_000.0, False, "{:.0f} us"),
 ]  # fmt: skip
 
 # Points of a curve may lie so far below its best.

@@ -142,8 +142,13 @@ class Pooler:
         if os.geteuid():  # its descriptors can be looked at by others than root only then
             self.settings["core_dumps"] = True
         self.append = append
+        if cluster.inside:
+            self.settings |= cluster.inside.settings()
+            self.append = cluster.inside.append() + append
         (self.directory / "pg_hba.conf").write_text(hba)
         (self.directory / "userlist.txt").write_text(userlist(cluster))
+        if cluster.inside:
+            cluster.inside.give(self.directory, cluster.certificates.directory)
         self.write(**(settings or {}))
         self.target = Target(self.port, str(self.directory), SECRETS)
 
@@ -173,6 +178,8 @@ class Pooler:
 
     def start(self):
         program = os.environ.get("HAWSER_OLDER") or binary()
+        if self.cluster.inside:
+            self.cluster.inside.starts(self)
         with open(self.log, "ab") as log:
             self.process = subprocess.Popen([*self.launcher, program, "serve", "-c", str(self.config), *self.options], cwd=self.directory,
                                             stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT,

@@ -10,6 +10,7 @@ import os
 import pathlib
 import pwd
 import shutil
+import signal
 import socket
 import subprocess
 import time
@@ -142,6 +143,7 @@ class Cluster:
         self.certificates = Certificates(self.directory / "tls")
         self.target = Target(self.port, str(self.socket_dir), SECRETS)
         self.version = 0
+        self.inside = None  # or how its server serves clients itself, in each module
 
     @property
     def log(self):
@@ -212,6 +214,10 @@ class Cluster:
         self.stop(mode)
         self.start()
 
+    def reload(self):
+        if self.is_running():
+            os.kill(int((self.data / "postmaster.pid").read_text().split()[0]), signal.SIGHUP)
+
     def is_running(self):
         return (self.data / "postmaster.pid").exists()
 
@@ -256,6 +262,7 @@ class Standby(Cluster):
         self.socket_dir = self.directory / "server"
         self.port = free_port()
         self.certificates = primary.certificates
+        self.inside = None
         self.target = Target(self.port, str(self.socket_dir), SECRETS)
         self.version = primary.version
 

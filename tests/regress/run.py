@@ -4,7 +4,8 @@
     tests/regress/run.py [--suite NAME]... [--through HOW]... [TEST...]
 
 A suite is regress (the parallel schedule), isolation or libpq_pipeline. HOW is transaction or session (the pool mode),
-with +extension where the server has the extension `hawser` loaded. Without options: all that `make regress` runs.
+with +extension where the server has the extension `hawser` loaded, and +extension+inside where it serves clients itself.
+Without options: all that `make regress` runs.
 The reference is what the same suite, run directly against an equal cluster, wrote in this very run: the sources may be
 of another minor version than the server. A file that differs must be listed with its reason in differences.md.
 
@@ -40,9 +41,10 @@ THROUGH = {
     "isolation": ("session", "transaction+extension"),
     "libpq_pipeline": ("transaction", "session"),
 }
-HOWS = ("transaction", "session", "transaction+extension", "session+extension")
+HOWS = ("transaction", "session", "transaction+extension", "session+extension", "transaction+extension+inside")
 # The parallel schedule runs 20 files at once, an isolation test has up to 12 sessions that wait for each other.
 POOL_SIZE = 20
+INSIDE_SIZE = 4
 DIFF_LINES = 400
 
 
@@ -159,12 +161,12 @@ def run_direct(suite, installation, directory, tests):
 
 
 def run_through(suite, how, installation, directory, tests, pool_size, preload, report):
-    mode, _, extension = how.partition("+")
-    asks = directory / "hawser/hawser.sock" if extension and suite.name == "isolation" else None
-    server = Server(directory / "cluster", installation.bin, preload if extension else None, asks)
+    mode, extension, inside = how.partition("+")[0], "+extension" in how, "+inside" in how
+    asks = directory / "hawser/hawser.sock" if inside or extension and suite.name == "isolation" else None
+    server = Server(directory / "cluster", installation.bin, preload if extension else None, asks, inside)
     try:
         server.create()
-        with Hawser(directory / "hawser", server, mode, pool_size) as hawser:
+        with Hawser(directory / "hawser", server, mode, pool_size, inside_size=INSIDE_SIZE if inside else 0) as hawser:
             outcomes = suite.run(hawser.place, directory / "out", tests)
         if fault := hawser.fault():
             report.fault(f"{suite.name}, {how}: {fault}")

@@ -32,9 +32,10 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 
 class Server(Cluster):
     """Nothing but what initdb makes. `preload` is the extension's library. `asks` is the control socket of the pooler that
-    knows of the clients: then the extension is in each database, and clients have their process ids in SQL, too."""
+    knows of the clients: then the extension is in each database, and clients have their process ids in SQL, too. `inside`: it
+    serves that pooler's clients itself."""
 
-    def __init__(self, directory, bin_directory, preload=None, asks=None):
+    def __init__(self, directory, bin_directory, preload=None, asks=None, inside=False):
         self.directory = pathlib.Path(directory)
         self.bin = pathlib.Path(bin_directory)
         self.data = self.directory / "data"
@@ -43,6 +44,12 @@ class Server(Cluster):
         self.target = Target(self.port, str(self.socket_dir), {})
         self.preload = preload
         self.asks = asks
+        self.inside = inside
+
+    def preloads(self):
+        """Lines of postgresql.conf."""
+        lines = f"shared_preload_libraries = '{self.preload}'\nhawser.control_sockets = '{self.asks}'\n"
+        return lines + ("hawser.inside = on\n" if self.inside else "")
 
     def create(self):
         self.socket_dir.mkdir(parents=True)
@@ -55,7 +62,7 @@ class Server(Cluster):
         with open(self.data / "postgresql.conf", "a") as conf:
             conf.write(f"{SETTINGS}port = {self.port}\nunix_socket_directories = '{self.socket_dir}'\n")
             if self.asks:
-                conf.write(f"shared_preload_libraries = '{self.preload}'\nhawser.control_sockets = '{self.asks}'\n")
+                conf.write(self.preloads())
             elif self.preload:
                 conf.write(f"session_preload_libraries = '{self.preload}'\n")
         self.start()
@@ -75,7 +82,7 @@ class Server(Cluster):
 class Hawser:
     """`hawser serve` in front of a Server. It runs as the server does, which may ask it then. With `certificates` clients may use TLS."""
 
-    def __init__(self, directory, server, mode, pool_size, certificates=None):
+    def __init__(self, directory, server, mode, pool_size, certificates=None, inside_size=0):
         self.directory = directory
         self.port = free_port()
         self.log = directory / "hawser.log"
@@ -84,7 +91,8 @@ class Hawser:
         (directory / "pg_hba.conf").write_text("host all all all trust\n")
         tables = {
             "listen": {"address": [f"127.0.0.1:{self.port}"]},
-            "[database]": {"name": "*", "servers": [f"{server.socket_dir}:{server.port}"], "pool_size": pool_size},
+            "[database]": {"name": "*", "servers": [f"{server.socket_dir}:{server.port}"], "pool_size": pool_size,
+                           "inside_size": inside_size},
             # Whoever is a role may ask; whether it may log in is the server's to say.
             "auth": {"hba_file": "pg_hba.conf", "auth_user": "postgres", "auth_dbname": "postgres",
                      "auth_query": "SELECT rolname, '' FROM pg_catalog.pg_authid WHERE rolname = $1"},

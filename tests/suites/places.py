@@ -50,8 +50,8 @@ class Template:
 class Place(Server):
     """A copy of the template. `preload` is the extension's library; `asks` the control socket of the pooler that it asks."""
 
-    def __init__(self, template, directory, preload=None, asks=None):
-        super().__init__(directory, template.bin, preload, asks)
+    def __init__(self, template, directory, preload=None, asks=None, inside=False):
+        super().__init__(directory, template.bin, preload, asks, inside)
         self.template = template
 
     def create(self):
@@ -60,7 +60,7 @@ class Place(Server):
         with open(self.data / "postgresql.conf", "a") as conf:
             conf.write(f"{SETTINGS}port = {self.port}\nunix_socket_directories = '{self.socket_dir}'\n")
             if self.preload:
-                conf.write(f"shared_preload_libraries = '{self.preload}'\nhawser.control_sockets = '{self.asks}'\n")
+                conf.write(self.preloads())
         self.data.chmod(0o700)
         own(self.directory)
         self.directory.chmod(0o755)

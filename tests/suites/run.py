@@ -34,9 +34,12 @@ from suites_of import SUITES
 from harness.certificates import Certificates
 from harness.pooler import NotBuilt, binary
 
-HOWS = ("transaction", "transaction+tls", "transaction+extension", "transaction+extension+tls", "session")
+HOWS = ("transaction", "transaction+tls", "transaction+extension", "transaction+extension+tls", "transaction+extension+inside",
+        "session")
 # The default of `pool_size`.
 POOL_SIZE = 20
+# Fewer than a suite's clients, so that they share.
+INSIDE_SIZE = 4
 # So many lost tests are tried a third time; more are not held up by chance.
 AGAIN_MAX = 5
 
@@ -60,20 +63,21 @@ class Runner:
 
     def once(self, suite, how, tests, turn):
         """{test: Outcome}; `how` none is direct."""
-        directory = pathlib.Path(tempfile.mkdtemp(prefix=f"{suite.name}-{how or 'direct'}-", dir=self.work))
+        directory = pathlib.Path(tempfile.mkdtemp(prefix=f"{suite.name}-", dir=self.work))
         directory.chmod(0o755)
         out = self.kept / suite.name / f"{how or 'direct'}-{turn}"
         shutil.rmtree(out, ignore_errors=True)
         out.mkdir(parents=True)
-        extension, tls = (how is not None and f"+{part}" in how for part in ("extension", "tls"))
+        extension, tls, inside = (how is not None and f"+{part}" in how for part in ("extension", "tls", "inside"))
         asks = directory / "hawser/hawser.sock" if extension else None
-        server = Place(self.template, directory / "cluster", self.shared_library if extension else None, asks)
+        server = Place(self.template, directory / "cluster", self.shared_library if extension else None, asks, inside)
         try:
             server.create()
             server.prepare(suite.prepare)
             if how is None:
                 return suite.run((*server.place, "disable"), out, tests, self.chosen.full, how)
-            with Hawser(directory / "hawser", server, how.partition("+")[0], POOL_SIZE, self.certificates if tls else None) as hawser:
+            with Hawser(directory / "hawser", server, how.partition("+")[0], POOL_SIZE, self.certificates if tls else None,
+                        INSIDE_SIZE if inside else 0) as hawser:
                 found = suite.run((*hawser.place, "require" if tls else "disable"), out, tests, self.chosen.full, how)
             shutil.copy(hawser.log, out / "hawser.log")
             if fault := hawser.fault():
