@@ -110,7 +110,7 @@ pub struct Reactors<S: Socket> {
     threads: Vec<JoinHandle<()>>,
 }
 
-impl<S: Socket + AsFd + AsRef<Wire> + 'static> Reactors<S> {
+impl<S: Socket + AsFd + AsMut<Wire> + 'static> Reactors<S> {
     /// Starts `count` loops; their [`Time`] counts from now. `hash_key` keys their hash maps, `processes` are the process ids that
     /// clients may have.
     ///
@@ -274,7 +274,7 @@ struct Reactor<S: Socket> {
     about: Option<Token>,
 }
 
-impl<S: Socket + AsFd + AsRef<Wire>> Reactor<S> {
+impl<S: Socket + AsFd + AsMut<Wire>> Reactor<S> {
     fn new(id: LoopId, shared: Arc<Shared<S>>, hash_key: u64, processes: OwnProcessIds) -> Self {
         let count = u16::try_from(shared.mailboxes.len()).unwrap_or(u16::MAX);
         Self {
@@ -452,7 +452,7 @@ struct LoopHost<S: Socket> {
     changed: Option<Instant>,
 }
 
-impl<S: Socket + AsFd + AsRef<Wire>> Host<S> for LoopHost<S> {
+impl<S: Socket + AsFd + AsMut<Wire>> Host<S> for LoopHost<S> {
     fn watch(&mut self, socket: &S, token: Token) -> io::Result<()> {
         self.shared.watches.watch(socket, token, self.id)
     }
@@ -489,8 +489,8 @@ impl<S: Socket + AsFd + AsRef<Wire>> Host<S> for LoopHost<S> {
         self.shared.control.give(home, client);
     }
 
-    fn go_inside(&mut self, client: ClientId, socket: &S, session: InsideSession<S>) {
-        self.shared.control.go_inside(client, socket.as_ref().share(), session);
+    fn go_inside(&mut self, client: ClientId, socket: &mut S, session: InsideSession<S>) {
+        self.shared.control.go_inside(client, socket.as_mut().share(), session);
     }
 
     fn call_back(&mut self, client: ClientId) {

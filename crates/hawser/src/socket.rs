@@ -431,6 +431,15 @@ impl AsRef<Wire> for Conn {
     }
 }
 
+impl AsMut<Wire> for Conn {
+    fn as_mut(&mut self) -> &mut Wire {
+        match self {
+            Self::Plain(wire) | Self::Kernel(wire) => wire,
+            Self::Tls(tls) => &mut tls.fd,
+        }
+    }
+}
+
 impl AsFd for Conn {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.as_ref().as_fd()

@@ -59,9 +59,9 @@ impl Socket for Plain {
     }
 }
 
-impl AsRef<Wire> for Plain {
-    fn as_ref(&self) -> &Wire {
-        &self.0
+impl AsMut<Wire> for Plain {
+    fn as_mut(&mut self) -> &mut Wire {
+        &mut self.0
     }
 }
 

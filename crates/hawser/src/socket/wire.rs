@@ -19,7 +19,7 @@ impl Wire {
     }
 
     /// The descriptor for another user as well: see [`Watched::share`].
-    pub fn share(&self) -> Arc<OwnedFd> {
+    pub fn share(&mut self) -> Arc<OwnedFd> {
         self.0.share()
     }
 

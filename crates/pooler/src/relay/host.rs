@@ -62,7 +62,7 @@ pub trait Host<S: Socket> {
     }
     /// A client's server is to serve it from now on; no loop watches it. It comes back as
     /// [`ToLoop::BackFromInside`].
-    fn go_inside(&mut self, client: ClientId, socket: &S, session: InsideSession<S>) {
+    fn go_inside(&mut self, client: ClientId, socket: &mut S, session: InsideSession<S>) {
         let _ = (socket, session);
         self.send(client.home, ToLoop::BackFromInside(BackFromInside::at_rest(client)));
     }

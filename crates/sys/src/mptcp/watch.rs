@@ -101,7 +101,8 @@ pub fn look_again(timeout: Option<Duration>) -> Duration {
 /// A descriptor that leaves the lists that it is on before it is closed.
 #[derive(Debug)]
 pub struct Watched {
-    fd: Arc<OwnedFd>,
+    /// `None`: it is shared, and in `lists`.
+    fd: Option<OwnedFd>,
     /// Most connections are on none: one word.
     lists: Option<Box<Lists>>,
     /// A short read does not say that there is nothing more: it may be past TCP (`crate::bypass`).
@@ -116,29 +117,38 @@ struct Lists {
     server: Option<(Arc<Watch>, u64)>,
     /// A connection whose congestion control may change.
     flow: Option<flows::Entry>,
+    /// The descriptor, if it has another user as well.
+    shared: Option<Arc<OwnedFd>>,
 }
 
 impl Watched {
     /// A descriptor that `watch` looks at from now on.
     pub fn new(fd: OwnedFd, watch: Arc<Watch>) -> Self {
-        let key = watch.enter(&fd, None);
+        let key = watch.enter(fd.as_fd(), None);
         let lists = Lists { watch: Some((watch, key)), ..Lists::default() };
-        Self { fd: Arc::new(fd), lists: Some(Box::new(lists)), comes_back: false }
+        Self { fd: Some(fd), lists: Some(Box::new(lists)), comes_back: false }
     }
 
     /// The same, a connection to a server that `watch` looks at from now on.
     #[must_use]
     pub fn of_server(mut self, watch: Arc<Watch>) -> Self {
-        let key = watch.enter(&self.fd, quiet_max(&self.fd));
+        let key = watch.enter(self.as_fd(), quiet_max(self.as_fd()));
         self.lists.get_or_insert_default().server = Some((watch, key));
         self
     }
 
     /// The descriptor for another user as well, without another one of this process. It is closed when the last
     /// has dropped it.
+    ///
+    /// # Panics
+    /// Never: it is in one of two places.
     #[must_use]
-    pub fn share(&self) -> Arc<OwnedFd> {
-        self.fd.clone()
+    pub fn share(&mut self) -> Arc<OwnedFd> {
+        let shared = &mut self.lists.get_or_insert_default().shared;
+        if let Some(fd) = self.fd.take() {
+            *shared = Some(Arc::new(fd));
+        }
+        shared.clone().expect("it is not in `fd`")
     }
 
     /// Whether it is an MPTCP socket that is looked at.
@@ -168,7 +178,7 @@ impl Watched {
     /// The same, whose congestion control may change from now on.
     #[must_use]
     pub fn tuned(mut self, flows: &Arc<flows::Flows>) -> Self {
-        let entry = flows.enter(&self.fd);
+        let entry = flows.enter(self.as_fd());
         self.lists.get_or_insert_default().flow = Some(entry);
         self
     }
@@ -177,14 +187,15 @@ impl Watched {
 impl From<OwnedFd> for Watched {
     /// A descriptor that is on no list.
     fn from(fd: OwnedFd) -> Self {
-        Self { fd: Arc::new(fd), lists: None, comes_back: false }
+        Self { fd: Some(fd), lists: None, comes_back: false }
     }
 }
 
 impl AsFd for Watched {
     #[inline]
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.fd.as_fd()
+        let shared = || self.lists.as_ref()?.shared.as_deref();
+        self.fd.as_ref().or_else(shared).expect("it is in one of the two").as_fd()
     }
 }
 
@@ -203,7 +214,7 @@ impl Watch {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn enter(&self, fd: &OwnedFd, quiet_max: Option<Duration>) -> u64 {
+    fn enter(&self, fd: BorrowedFd<'_>, quiet_max: Option<Duration>) -> u64 {
         let mut list = self.lock();
         let key = list.next;
         list.next += 1;
@@ -264,7 +275,7 @@ struct Stuck {
 }
 
 /// The longest silence of the peer that the kernel's keepalive allows, where that is on.
-fn quiet_max(fd: &OwnedFd) -> Option<Duration> {
+fn quiet_max(fd: BorrowedFd<'_>) -> Option<Duration> {
     let is_on = sockopt::socket_keepalive(fd).is_ok_and(|is_on| is_on);
     let idle = sockopt::tcp_keepidle(fd).ok().filter(|_| is_on)?;
     let (interval, count) = (sockopt::tcp_keepintvl(fd).ok()?, sockopt::tcp_keepcnt(fd).ok()?);

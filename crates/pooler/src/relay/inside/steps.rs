@@ -46,7 +46,7 @@ impl<S: Socket> Engine<S> {
             client.serving.state = ClientState::Inside;
             client.times.begin(now);
             host.unwatch(&client.socket, self.id);
-            host.go_inside(id, &client.socket, session);
+            host.go_inside(id, &mut client.socket, session);
         }
     }
 
