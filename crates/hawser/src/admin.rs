@@ -26,9 +26,10 @@ pub mod switchover;
 pub mod table;
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
+use crate::lock::locked;
 use crate::totals::Totals;
 use averages::Notes;
 use pooler::Pooler;
@@ -69,7 +70,7 @@ impl Console {
         let sum =
             |totals: &mut dyn Iterator<Item = Totals>| totals.fold(Totals::default(), Totals::plus);
         let newer = sum(&mut totals.values().copied());
-        let mut notes = self.notes.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut notes = locked(&self.notes);
         notes.note(now, totals.clone());
         // As PgBouncer: over the period that has just ended.
         let older = sum(&mut totals.keys().map(|pool| notes.older(*pool)));

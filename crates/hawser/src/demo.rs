@@ -22,13 +22,14 @@ use std::collections::VecDeque;
 use std::io::{IsTerminal, Write as _};
 use std::net::{SocketAddr, TcpListener};
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use crate::config::Config;
+use crate::lock::locked;
 use crate::phase::Phase;
 use crate::serve::{self, Begins, Manner, ServeError};
 use crate::service::Service;
@@ -237,7 +238,7 @@ impl Served {
             .name("serve".to_owned())
             .spawn(move || {
                 serve::serve(config, Manner::Hawser, Begins::asked(Begins::Alone), |service| {
-                    *told.lock().unwrap_or_else(PoisonError::into_inner) = Some(service.clone());
+                    *locked(&told) = Some(service.clone());
                 })
             })
             .map_err(system("start a thread"))?;
@@ -245,7 +246,7 @@ impl Served {
     }
 
     fn service(&self) -> Option<Arc<Service>> {
-        self.service.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        locked(&self.service).clone()
     }
 
     async fn wait_until_ready(&mut self) -> Result<(), DemoError> {

@@ -2,11 +2,12 @@
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard};
 
 use hawser_pooler::wire::error::{ClientError, SqlState};
 
 use crate::config::ADMIN_DATABASES;
+use crate::lock::locked;
 
 /// Which databases are paused or disabled, by the names that clients ask for.
 ///
@@ -74,7 +75,7 @@ impl Closed {
 
 impl Gates {
     fn lock(&self) -> MutexGuard<'_, Closed> {
-        self.closed.lock().unwrap_or_else(PoisonError::into_inner)
+        locked(&self.closed)
     }
 
     /// Clients of a paused database wait for another primary: servers are looked at more often.

@@ -21,7 +21,7 @@ pub mod shared;
 use std::collections::HashMap;
 use std::future::{Future, poll_fn};
 use std::pin::pin;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use std::task::Poll;
 use std::time::{Duration, Instant};
 
@@ -32,6 +32,7 @@ use tokio::sync::Notify;
 use tokio::sync::futures::Notified;
 
 use crate::config::{Limit, ServerAddress};
+use crate::lock::locked;
 
 /// Clients beyond `max_client_conn` that may be on their way in: half-open logins, cancel requests,
 /// and those about to get the error that there are too many.
@@ -203,7 +204,7 @@ pub fn cut_off_error() -> ClientError {
 
 impl Limits {
     fn lock(&self) -> MutexGuard<'_, Counts> {
-        self.counts.lock().unwrap_or_else(PoisonError::into_inner)
+        locked(&self.counts)
     }
 
     /// A place for a connection that has just been accepted from this network: a login that waits for

@@ -63,6 +63,7 @@ use crate::config::{ADMIN_DATABASES, AuthType, CONSOLE, Config, DatabaseConfig, 
 use crate::dial::enter::Credentials;
 use crate::limits::half_open::Awaited;
 use crate::limits::{ConnectionPermit, GaveWay};
+use crate::lock::locked;
 use crate::phase::Phase;
 use crate::pools::enquiry::{Enquiries, NotLookedUp};
 use crate::pools::open::Openings;
@@ -720,7 +721,7 @@ impl Login {
         let client = NewClient {
             socket,
             pool: entry.pool.clone(),
-            mode: *entry.mode.lock().unwrap_or_else(std::sync::PoisonError::into_inner),
+            mode: *locked(&entry.mode),
             start: entry.pool.interner().share(start),
             greeting,
             secret: secret.as_slice().into(),

@@ -13,11 +13,13 @@ pub mod clients;
 use std::collections::HashMap;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use tokio::sync::{Mutex as AsyncMutex, Semaphore};
 use tokio::time::timeout_at;
+
+use crate::lock::locked;
 
 /// Names that are remembered; above it, those not asked for lately are forgotten.
 const NAMES_MAX: usize = 10_000;
@@ -143,7 +145,7 @@ impl Resolver {
     }
 
     fn entry(&self, host: &str) -> Arc<AsyncMutex<Entry>> {
-        let mut names = self.names.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut names = locked(&self.names);
         if let Some(entry) = names.get(host) {
             return entry.clone();
         }
@@ -156,7 +158,7 @@ impl Resolver {
 
     /// Each name that is remembered, for SHOW DNS_HOSTS.
     pub fn hosts(&self) -> Vec<HostRow> {
-        let names = self.names.lock().unwrap_or_else(PoisonError::into_inner);
+        let names = locked(&self.names);
         let mut rows: Vec<HostRow> = names
             .iter()
             .filter_map(|(name, entry)| {
@@ -172,7 +174,7 @@ impl Resolver {
     /// All names are asked for again when they are next needed (SIGHUP, RECONNECT). What they meant last is used on
     /// where name service fails.
     pub fn ask_again(&self) {
-        let names = self.names.lock().unwrap_or_else(PoisonError::into_inner);
+        let names = locked(&self.names);
         for entry in names.values() {
             // One that is being asked for at the moment gets an answer of now.
             if let Ok(mut entry) = entry.try_lock() {

@@ -8,7 +8,7 @@
 //! * a rule that stays as it is keeps what it has counted
 //! * at most [`RULES_MAX`] rules, with different names
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use hawser_pooler::parts::rules::{Counts, RULES_MAX, Rule, RuleSet};
@@ -16,6 +16,7 @@ use hawser_pooler::relay::ToLoop;
 use hawser_pooler::wire::error::{ClientError, SqlState};
 
 use crate::config::{Config, RuleEntry};
+use crate::lock::locked;
 use crate::loops::Loops;
 
 /// A rule in force.
@@ -35,7 +36,7 @@ pub struct Rules(Mutex<Vec<InForce>>);
 
 impl Rules {
     fn lock(&self) -> MutexGuard<'_, Vec<InForce>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        locked(&self.0)
     }
 
     /// All of them, in their order.

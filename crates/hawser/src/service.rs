@@ -2,7 +2,7 @@
 //! in each.
 
 use std::collections::HashSet;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::SystemTime;
 
 use arc_swap::ArcSwap;
@@ -17,6 +17,7 @@ use crate::dial::Dialler;
 use crate::gates::Gates;
 use crate::inside::Inside;
 use crate::limits::Limits;
+use crate::lock::locked;
 use crate::login::Entrance;
 use crate::login::admin::Console;
 use crate::login::prove::Prover;
@@ -199,7 +200,7 @@ impl Service {
     /// # Errors
     /// All errors in the files that it names: everything stays as it is.
     pub fn put_in_force(&self, config: Config) -> Result<Vec<String>, NotInForce> {
-        let _one_at_a_time = self.reloading.lock().unwrap_or_else(PoisonError::into_inner);
+        let _one_at_a_time = locked(&self.reloading);
         let shared = &self.shared;
         let old = shared.config.load_full();
         let config = config.reloaded_over(&old);

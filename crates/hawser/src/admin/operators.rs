@@ -1,7 +1,7 @@
 //! Who is connected to the console, and how PgBouncer shows it: as clients of a pool `pgbouncer`.
 
 use std::collections::BTreeMap;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard};
 use std::time::SystemTime;
 
 use super::clock::date;
@@ -9,6 +9,7 @@ use super::command::Topic;
 use super::pooler::Pooler;
 use super::table::{Cell, Table};
 use crate::config::CONSOLE;
+use crate::lock::locked;
 use crate::login::admin::AdminRole;
 use crate::totals::Totals;
 
@@ -77,7 +78,7 @@ impl Listing<'_> {
 
 impl Operators {
     fn lock(&self) -> MutexGuard<'_, Listed> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        locked(&self.0)
     }
 
     /// Lists one.

@@ -8,7 +8,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::path::Path;
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, SystemTime};
 
 use hawser_congestion::cc::usage::CongestionUsage;
@@ -34,6 +34,7 @@ use crate::dial::standing::Wants;
 use crate::gates::{By, Gates};
 use crate::limits::Limits;
 use crate::listeners::{Purpose, SocketPath, while_serving};
+use crate::lock::locked;
 use crate::login::admin::AdminClient;
 use crate::loops::{Loops, Pool};
 use crate::metrics::host::Hosts;
@@ -86,7 +87,7 @@ impl Administration {
     /// Something does not work here: it has been said once, and is shown from now on.
     fn fall_back(&self, what: String) {
         let fallbacks = &self.running.fallbacks;
-        fallbacks.lock().unwrap_or_else(PoisonError::into_inner).push(what);
+        locked(fallbacks).push(what);
     }
 
     fn begin_pages(&self, pooler: &Arc<dyn Pooler>) -> Result<(), String> {
@@ -575,7 +576,7 @@ impl Pooler for Running {
     }
 
     fn fallbacks(&self) -> Vec<String> {
-        let mut all = self.fallbacks.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let mut all = locked(&self.fallbacks).clone();
         all.extend(self.service.dialler.mptcp.fallbacks());
         all.extend(self.service.dialler.bypass.fallbacks());
         all.extend(self.service.dialler.congestion.fallbacks());

@@ -7,7 +7,7 @@
 //!   first login takes no longer than the next
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use hawser_pooler::wire::error::{ClientError, SqlState};
 use rustls::ClientConfig;
@@ -21,6 +21,7 @@ use crate::auth::secret::{PasswordEncryption, Secret};
 use crate::auth::userlist::Userlist;
 use crate::config::{Config, DatabaseConfig, ForcedUser, Password};
 use crate::dial::enter::Credentials;
+use crate::lock::locked;
 use crate::tls::connect::outward;
 
 /// The source of a user's secret: servers may have different passwords for the same name.
@@ -143,14 +144,14 @@ impl Access {
 
     /// Counts the kind of a looked-up secret: Hawser knows no others of the server's secrets.
     pub fn count_looked_up(&self, secret: &Secret) {
-        self.looked_up.lock().unwrap_or_else(PoisonError::into_inner).count(secret);
+        locked(&self.looked_up).count(secret);
     }
 
     /// What method `md5` asks of users without a known secret, including unknown users: the same as
     /// of most others, so that a stranger cannot distinguish them. Before any secret has been seen:
     /// md5, as the method is called.
     pub fn password_encryption(&self) -> PasswordEncryption {
-        let looked_up = *self.looked_up.lock().unwrap_or_else(PoisonError::into_inner);
+        let looked_up = *locked(&self.looked_up);
         let md5 = self.stored.md5.saturating_add(looked_up.md5);
         let scram = self.stored.scram.saturating_add(looked_up.scram);
         if md5 > scram || (md5, scram) == (0, 0) {
@@ -163,10 +164,10 @@ impl Access {
     /// Takes over what users have shown since the start, and the keys of issuers that may not answer now.
     pub fn keep_from(&self, old: &Self) {
         fn taken<T: Clone>(of: &Mutex<T>) -> T {
-            of.lock().unwrap_or_else(PoisonError::into_inner).clone()
+            locked(of).clone()
         }
-        *self.credentials.lock().unwrap_or_else(PoisonError::into_inner) = taken(&old.credentials);
-        *self.looked_up.lock().unwrap_or_else(PoisonError::into_inner) = taken(&old.looked_up);
+        *locked(&self.credentials) = taken(&old.credentials);
+        *locked(&self.looked_up) = taken(&old.looked_up);
         self.key_sets.keep_from(&old.key_sets);
     }
 
@@ -281,7 +282,7 @@ impl Access {
         make: impl Fn() -> Credentials,
     ) -> Arc<Credentials> {
         let key = (user.to_owned(), origin);
-        let mut all = self.credentials.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut all = locked(&self.credentials);
         if all.len() >= CREDENTIALS_MAX && !all.contains_key(&key) {
             all.retain(|_, known| Arc::strong_count(known) > 1); // those in use by pools
         }
@@ -306,7 +307,7 @@ impl Access {
         match Account::prepare(user, secret, mock) {
             Preparation::Ready(account) => Some(account),
             Preparation::Derive(_) => {
-                let derived = self.derived.lock().unwrap_or_else(PoisonError::into_inner);
+                let derived = locked(&self.derived);
                 derived.get(user).map(|keys| Account::known(keys.verifier().clone()))
             }
         }
@@ -319,7 +320,7 @@ impl Access {
             Preparation::Ready(account) => return account,
             Preparation::Derive(derivation) => derivation,
         };
-        let derived = self.derived.lock().unwrap_or_else(PoisonError::into_inner);
+        let derived = locked(&self.derived);
         if let Some(keys) = derived.get(user) {
             return Account::known(keys.verifier().clone());
         }
@@ -328,7 +329,7 @@ impl Access {
         let account = Account::known(keys.verifier().clone());
         // A looked-up secret may change without a reload.
         if self.secret(user) == Some(secret) {
-            let mut derived = self.derived.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut derived = locked(&self.derived);
             derived.insert(user.to_owned(), keys);
         }
         account

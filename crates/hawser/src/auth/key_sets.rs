@@ -17,7 +17,7 @@
 
 use std::collections::HashMap;
 use std::path::Path;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use http_body_util::{BodyExt, Empty, Limited};
@@ -33,6 +33,7 @@ use tokio_rustls::TlsConnector;
 
 use crate::auth::jwt::KeySet;
 use crate::auth::oauth::KeySource;
+use crate::lock::locked;
 use crate::tls::connect::server_name;
 
 /// How long keys are used before they are read again.
@@ -70,7 +71,7 @@ struct Kept {
 
 impl Held {
     fn kept(&self) -> Option<Kept> {
-        self.kept.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        locked(&self.kept).clone()
     }
 }
 
@@ -86,8 +87,8 @@ pub struct Fetching {
 impl KeySets {
     /// Takes over the keys of issuers: they are read again when they are next needed, and used if that fails.
     pub fn keep_from(&self, old: &Self) {
-        let old = old.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let old = locked(&old.0);
+        let mut all = locked(&self.0);
         for (source, held) in old.iter().filter(|(source, _)| !matches!(source, KeySource::File(_)))
         {
             let due = held.kept().map(|kept| Kept { is_due: true, ..kept });
@@ -107,7 +108,7 @@ impl KeySets {
         fetching: &Fetching,
     ) -> Result<Arc<KeySet>, String> {
         let held = {
-            let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut all = locked(&self.0);
             all.entry(source.clone()).or_default().clone()
         };
         let again = match source {
@@ -146,7 +147,7 @@ impl KeySets {
             Ok(keys) => {
                 let keys = Arc::new(keys);
                 let kept = Kept { read: Instant::now(), is_due: false, keys: keys.clone() };
-                *held.kept.lock().unwrap_or_else(PoisonError::into_inner) = Some(kept);
+                *locked(&held.kept) = Some(kept);
                 *failed = None;
                 Ok(keys)
             }

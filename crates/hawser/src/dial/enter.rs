@@ -7,7 +7,6 @@
 
 use std::sync::Arc;
 use std::sync::Mutex;
-use std::sync::PoisonError;
 
 use hawser_pooler::parts::identity::hand_over;
 use hawser_pooler::parts::report::text;
@@ -25,6 +24,7 @@ use crate::auth::scram::client::{
 };
 use crate::auth::scram::{Nonce, ScramKeys};
 use crate::auth::secret::{Password, Secret};
+use crate::lock::locked;
 use crate::process::random_bytes;
 use crate::takeover::record;
 
@@ -107,12 +107,12 @@ impl Credentials {
     }
 
     fn keys(&self) -> Option<ScramKeys> {
-        self.keys.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        locked(&self.keys).clone()
     }
 
     /// Keeps keys that a server has accepted, or that a client has shown.
     pub fn keep_keys(&self, keys: ScramKeys) {
-        *self.keys.lock().unwrap_or_else(PoisonError::into_inner) = Some(keys);
+        *locked(&self.keys) = Some(keys);
     }
 
     fn for_scram(&self) -> Option<ClientCredentials> {

@@ -16,7 +16,7 @@ use std::collections::HashMap;
 use std::io;
 use std::path::PathBuf;
 use std::process::Stdio;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use tokio::io::AsyncReadExt;
@@ -25,6 +25,7 @@ use tokio::time::timeout;
 
 use super::enter::Credentials;
 use crate::auth::secret::Secret;
+use crate::lock::locked;
 use crate::process::group::ProcessGroup;
 
 /// Tokens have some kilobytes at most.
@@ -121,7 +122,7 @@ impl Passwords {
     }
 
     fn slot(&self, source: &PasswordSource) -> Slot {
-        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut all = locked(&self.0);
         all.entry(source.clone()).or_default().clone()
     }
 

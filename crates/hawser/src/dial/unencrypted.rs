@@ -13,9 +13,10 @@
 //! * bounded by the configured servers, and shown only for these
 
 use std::collections::HashMap;
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 
 use crate::config::{Config, DatabaseConfig, ServerAddress, TlsMode};
+use crate::lock::locked;
 
 /// Why TLS has failed, by server.
 #[derive(Debug, Default)]
@@ -24,7 +25,7 @@ pub struct Unencrypted(Mutex<HashMap<ServerAddress, String>>);
 impl Unencrypted {
     /// A connection without TLS has been opened after one with TLS had failed.
     pub(super) fn falls_back(&self, server: &ServerAddress, reason: &str) {
-        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut all = locked(&self.0);
         if all.get(server).map(String::as_str) != Some(reason) {
             tracing::warn!(
                 %server,
@@ -38,7 +39,7 @@ impl Unencrypted {
 
     /// A connection with TLS has been opened.
     pub(super) fn encrypted(&self, server: &ServerAddress) {
-        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut all = locked(&self.0);
         if all.remove(server).is_some() {
             tracing::info!(%server, "the server is used with TLS again");
         }
@@ -46,7 +47,7 @@ impl Unencrypted {
 
     /// A line for each server, as far as the configuration still prefers TLS with it.
     pub fn fallbacks(&self, config: &Config) -> Vec<String> {
-        let all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let all = locked(&self.0);
         let prefers =
             |one: &&DatabaseConfig| one.inherited.tls.server_tls_sslmode == TlsMode::Prefer;
         let preferring = config.databases().iter().filter(prefers);

@@ -15,7 +15,7 @@
 use std::collections::BTreeMap;
 use std::io;
 use std::os::unix::net::UnixStream;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::thread::JoinHandle;
 
 use hawser_link::drive::control::{Control, Order};
@@ -25,6 +25,7 @@ use hawser_link::drive::worker::{Within, Worker, peers_of};
 use tracing::{error, info};
 
 use crate::config::LinkConfig;
+use crate::lock::locked;
 
 /// The ends of links of this process.
 #[derive(Clone, Debug, Default)]
@@ -79,7 +80,7 @@ fn check(config: &LinkConfig) -> Option<String> {
 
 impl Links {
     fn running(&self) -> MutexGuard<'_, BTreeMap<String, Running>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        locked(&self.0)
     }
 
     /// Starts, changes and ends links, so that these run.

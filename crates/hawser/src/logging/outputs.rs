@@ -9,13 +9,14 @@ use std::io::{self, Write};
 use std::os::unix::fs::{OpenOptionsExt, fchown};
 use std::os::unix::net::UnixDatagram;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use hawser_sys::process::Account;
 use tracing::{Level, Metadata};
 use tracing_subscriber::fmt::MakeWriter;
 
 use crate::config::{LogStartSettings, StartConfig};
+use crate::lock::locked;
 use crate::process::account_to_become;
 
 /// Where syslog listens.
@@ -138,7 +139,7 @@ impl Outputs {
         let Some(log) = &self.file else { return Ok(()) };
         let new = open(&log.path, log.mode)
             .map_err(|e| format!("cannot open {}: {e}", log.path.display()))?;
-        *log.file.lock().unwrap_or_else(PoisonError::into_inner) = new;
+        *locked(&log.file) = new;
         Ok(())
     }
 
@@ -148,10 +149,7 @@ impl Outputs {
     /// Of one that has not taken it.
     pub(super) fn write(&self, severity: u8, line: &[u8]) -> io::Result<()> {
         let to_stderr = self.stderr.then(|| io::stderr().lock().write_all(line));
-        let to_file = self
-            .file
-            .as_ref()
-            .map(|log| log.file.lock().unwrap_or_else(PoisonError::into_inner).write_all(line));
+        let to_file = self.file.as_ref().map(|log| locked(&log.file).write_all(line));
         let to_syslog = self.syslog.as_ref().map(|syslog| syslog.write(severity, line));
         [to_stderr, to_file, to_syslog].into_iter().flatten().collect()
     }

@@ -1,8 +1,10 @@
 //! Warnings that clients can cause as often as they like: once a minute for each subject.
 
 use std::collections::HashMap;
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 use std::time::{Duration, Instant};
+
+use crate::lock::locked;
 
 /// The time between two warnings about a subject.
 const EACH: Duration = Duration::from_secs(60);
@@ -25,7 +27,7 @@ impl Seldom {
     }
 
     fn may_at(&self, subject: &str, now: Instant) -> Option<u64> {
-        let mut said = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut said = locked(&self.0);
         let said = said.get_or_insert_default();
         let is_due = |at: Instant| now.duration_since(at) >= EACH;
         if said.len() >= SUBJECTS_MAX && !said.contains_key(subject) {

@@ -22,7 +22,7 @@ use std::io;
 use std::net::{SocketAddr, TcpListener};
 use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use hawser_multipath::mptcp::keeper::Keeper;
@@ -32,6 +32,7 @@ use hawser_sys::stream::{TcpOptions, set_tcp_options};
 use tokio::net::TcpSocket;
 
 use crate::config::{MptcpUse, ServerAddress};
+use crate::lock::locked;
 use crate::socket::stream::Link;
 
 /// What a connection goes over.
@@ -111,13 +112,13 @@ impl MptcpUsage {
 
     /// What was to be MPTCP and is not, and why.
     pub fn fallbacks(&self) -> Vec<String> {
-        let fallbacks = self.fallbacks.lock().unwrap_or_else(PoisonError::into_inner);
+        let fallbacks = locked(&self.fallbacks);
         let of_sockets = fallbacks.iter().map(|(what, why)| format!("{what}: {why}"));
         of_sockets.chain(self.manager.fallback()).collect()
     }
 
     fn falls_back(&self, what: String, why: &str) {
-        let mut fallbacks = self.fallbacks.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut fallbacks = locked(&self.fallbacks);
         if fallbacks.get(&what).map(String::as_str) != Some(why) {
             tracing::warn!(what, why, "plain TCP in place of MPTCP");
             fallbacks.insert(what, why.to_owned());
@@ -125,7 +126,7 @@ impl MptcpUsage {
     }
 
     fn speaks(&self, what: &str) {
-        let mut fallbacks = self.fallbacks.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut fallbacks = locked(&self.fallbacks);
         if fallbacks.remove(what).is_some() {
             tracing::info!(what, "MPTCP again");
         }

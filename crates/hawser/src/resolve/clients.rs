@@ -13,10 +13,12 @@
 
 use std::collections::HashMap;
 use std::net::{IpAddr, ToSocketAddrs};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use tokio::sync::{Mutex as AsyncMutex, Semaphore};
+
+use crate::lock::locked;
 
 /// Questions to name service at a time.
 const LOOKUPS_MAX: usize = 4;
@@ -66,7 +68,7 @@ impl ClientNames {
     }
 
     fn entry(&self, address: IpAddr) -> Arc<AsyncMutex<Known>> {
-        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut known = locked(&self.known);
         if known.len() >= ADDRESSES_MAX && !known.contains_key(&address) {
             // Those in use have other holders.
             known.retain(|_, entry| Arc::strong_count(entry) > 1);
@@ -76,7 +78,7 @@ impl ClientNames {
 
     /// Forgets everything (SIGHUP).
     pub fn forget(&self) {
-        self.known.lock().unwrap_or_else(PoisonError::into_inner).clear();
+        locked(&self.known).clear();
     }
 }
 

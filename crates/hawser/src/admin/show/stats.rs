@@ -1,7 +1,6 @@
 //! SHOW STATS and its relatives.
 
 use std::collections::BTreeMap;
-use std::sync::PoisonError;
 use std::time::Instant;
 
 use crate::admin::Console;
@@ -10,6 +9,7 @@ use crate::admin::command::Topic;
 use crate::admin::pooler::Pooler;
 use crate::admin::table::{Cell, Columns, Table, columns};
 use crate::config::CONSOLE;
+use crate::lock::locked;
 use crate::totals::Totals;
 
 pub(super) const STATS_COLUMNS: Columns = columns![
@@ -78,7 +78,7 @@ pub(super) fn by_database(
     console: &Console,
     of_console: Option<Totals>,
 ) -> Table {
-    let notes = console.notes().lock().unwrap_or_else(PoisonError::into_inner);
+    let notes = locked(console.notes());
     let elapsed = notes.elapsed(Instant::now());
     let mut pairs = pairs(pooler, &notes);
     // A database without an entry goes with its last pool, as in PgBouncer.
@@ -108,7 +108,7 @@ pub(super) fn by_database(
 }
 
 pub(super) fn sum(mut table: Table, pooler: &dyn Pooler, console: &Console) -> Table {
-    let notes = console.notes().lock().unwrap_or_else(PoisonError::into_inner);
+    let notes = locked(console.notes());
     let gone = pooler.forgotten();
     let gone = gone.by_database.into_values().fold(gone.others, Totals::plus);
     let pair = pairs(pooler, &notes).into_values().fold(forgotten(gone), Pair::plus);
