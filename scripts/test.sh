@@ -265,7 +265,8 @@ others_suites() { # others_suites LOG LOG
     fi
     if [ -e "$("$(pg_config_program)" --includedir-server 2>/dev/null)/postgres.h" ]; then
         begins "$inside" "$logs/inside-test.log" \
-            env -u ALL HAWSER="$program" python3 tests/run.py --inside -k test_state -k test_session
+            env -u ALL HAWSER="$program" python3 tests/run.py --inside -k test_state -k test_session_fidelity \
+            -k test_session_listen -k test_session_within -k test_session_settings
     else
         skip "the tests of sessions with clients inside" "no pg_config, or no headers of the server"
     fi

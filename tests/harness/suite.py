@@ -81,6 +81,18 @@ def not_yet(reason):
     return mark
 
 
+def not_inside(reason):
+    """What clients are promised that no server serves itself."""
+    def mark(test):
+        @functools.wraps(test)
+        def run(env):
+            if env.cluster.inside and env.cluster.inside.settings()["inside_size"]:
+                raise Skip(f"inside: {reason}")
+            test(env)
+        return run
+    return mark
+
+
 def limit(seconds):
     """More time than DEFAULT_LIMIT_SECONDS."""
     def mark(test):

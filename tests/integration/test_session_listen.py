@@ -11,7 +11,7 @@ import time
 
 from harness import messages as m
 from harness.postgres import Standby
-from harness.suite import PATIENCE_SECONDS, Background, crowd, equal, on_every_backend, pooler_only, until
+from harness.suite import PATIENCE_SECONDS, Background, crowd, equal, not_inside, on_every_backend, pooler_only, until
 
 SAME_FOR_ALL_SERVERS = True
 
@@ -161,6 +161,7 @@ create function {0}_executes(i int) returns void language plpgsql as
 create function {0}_runs(what text) returns void language plpgsql as $$ begin execute what; end $$;
 create procedure {0}_procedure(i int) language plpgsql as $$ begin notify {0}, '0'; commit; end $$;
 """
+SERVERS_ID = "what functions notify there bears the server process's id (docs/inside.md)"
 # What a client may send, with the channel and the payload.
 WAYS = (
     "notify {0}, '{1}'", "select pg_notify('{0}', '{1}')", "insert into {0} values ({1})",
@@ -178,6 +179,7 @@ def makes_notifiers(connection, channel):
     connection.execute(NOTIFIERS.format(channel))
 
 
+@not_inside(SERVERS_ID)
 def test_what_functions_and_triggers_notify_bears_the_senders_process_id(env):
     listener, made = env.connect(options="-c search_path=tells"), env.connect()
     makes_notifiers(made, "tells_one")
@@ -194,6 +196,7 @@ def test_what_functions_and_triggers_notify_bears_the_senders_process_id(env):
 
 
 @pooler_only
+@not_inside(SERVERS_ID)
 def test_notifications_bear_the_senders_process_id_though_others_get_its_server_connection_at_once(env):
     """Until they had been heard, they bore the server's own if another client got the connection before."""
     with env.pooler_with(pool_size=1) as target:
