@@ -403,12 +403,20 @@ is_own_library(const char *name)
 	return strncmp(base, "hawser", length) == 0 && (base[length] == '\0' || strcmp(base + length, ".so") == 0);
 }
 
+/* The name in C of a function of the server's or of a library. */
+static char *
+source_of(HeapTuple function)
+{
+	bool		is_null;
+	Datum		source = SysCacheGetAttr(PROCOID, function, Anum_pg_proc_prosrc, &is_null);
+
+	return is_null ? pstrdup("") : TextDatumGetCString(source);
+}
+
 static bool
 calls_dblink_connect(HeapTuple function)
 {
-	bool		is_null;
-	Datum		symbol = SysCacheGetAttr(PROCOID, function, Anum_pg_proc_prosrc, &is_null);
-	char	   *name = is_null ? pstrdup("") : TextDatumGetCString(symbol);
+	char	   *name = source_of(function);
 	bool		calls = strcmp(name, "dblink_connect") == 0;
 
 	pfree(name);
@@ -419,16 +427,10 @@ calls_dblink_connect(HeapTuple function)
 static void
 note_alias(HeapTuple function)
 {
-	bool		is_null;
-	Datum		source = SysCacheGetAttr(PROCOID, function, Anum_pg_proc_prosrc, &is_null);
+	char	   *name = source_of(function);
 
-	if (!is_null)
-	{
-		char	   *name = TextDatumGetCString(source);
-
-		note_function(fmgr_internal_function(name));
-		pfree(name);
-	}
+	note_function(fmgr_internal_function(name));
+	pfree(name);
 }
 
 /*

@@ -27,16 +27,17 @@ class Inside:
     def __init__(self, cluster):
         self.cluster = cluster
         self.sockets = []
+        self.serves = wanted
         library = extension.build(cluster, cluster.directory)
         with open(cluster.data / "postgresql.conf", "a") as conf:
-            serves = "on" if wanted else "off"
+            serves = "on" if self.serves else "off"
             conf.write(f"shared_preload_libraries = '{library}'\nhawser.inside = {serves}\ninclude_if_exists 'poolers.conf'\n")
         cluster.restart()
         with cluster.superuser("template1") as owner:
             owner.execute(extension.functions(library))
 
     def settings(self):
-        return {"inside_size": SIZE if wanted else 0}
+        return {"inside_size": SIZE if self.serves else 0}
 
     def append(self):
         """Of [process], with which a pooler's file ends: the server's own user."""

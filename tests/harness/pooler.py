@@ -142,12 +142,11 @@ class Pooler:
         if os.geteuid():  # its descriptors can be looked at by others than root only then
             self.settings["core_dumps"] = True
         self.append = append
-        if cluster.inside:
-            self.settings |= cluster.inside.settings()
-            self.append = cluster.inside.append() + append
         (self.directory / "pg_hba.conf").write_text(hba)
         (self.directory / "userlist.txt").write_text(userlist(cluster))
         if cluster.inside:
+            self.settings |= cluster.inside.settings()
+            self.append = cluster.inside.append() + append
             cluster.inside.give(self.directory, cluster.certificates.directory)
         self.write(**(settings or {}))
         self.target = Target(self.port, str(self.directory), SECRETS)

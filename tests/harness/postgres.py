@@ -10,7 +10,6 @@ import os
 import pathlib
 import pwd
 import shutil
-import signal
 import socket
 import subprocess
 import time
@@ -216,7 +215,7 @@ class Cluster:
 
     def reload(self):
         if self.is_running():
-            os.kill(int((self.data / "postmaster.pid").read_text().split()[0]), signal.SIGHUP)
+            self._program("pg_ctl", "-D", self.data, "-s", "reload")
 
     def is_running(self):
         return (self.data / "postmaster.pid").exists()

@@ -69,28 +69,25 @@ def pooler_only(test):
     return test
 
 
-def not_yet(reason):
-    """What a direct connection does and Hawser does not do yet: run directly, skipped with its reason through Hawser."""
+def _skipped_where(applies, reason):
     def mark(test):
         @functools.wraps(test)
         def run(env):
-            if env.pooler:
-                raise Skip(f"not yet: {reason}")
+            if applies(env):
+                raise Skip(reason)
             test(env)
         return run
     return mark
+
+
+def not_yet(reason):
+    """What a direct connection does and Hawser does not do yet: run directly, skipped with its reason through Hawser."""
+    return _skipped_where(lambda env: env.pooler, f"not yet: {reason}")
 
 
 def not_inside(reason):
-    """What clients are promised that no server serves itself."""
-    def mark(test):
-        @functools.wraps(test)
-        def run(env):
-            if env.cluster.inside and env.cluster.inside.settings()["inside_size"]:
-                raise Skip(f"inside: {reason}")
-            test(env)
-        return run
-    return mark
+    """What clients are not promised whose server serves them itself."""
+    return _skipped_where(lambda env: env.cluster.inside and env.cluster.inside.serves, f"inside: {reason}")
 
 
 def limit(seconds):

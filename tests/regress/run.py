@@ -44,7 +44,6 @@ THROUGH = {
 HOWS = ("transaction", "session", "transaction+extension", "session+extension", "transaction+extension+inside")
 # The parallel schedule runs 20 files at once, an isolation test has up to 12 sessions that wait for each other.
 POOL_SIZE = 20
-INSIDE_SIZE = 4
 DIFF_LINES = 400
 
 
@@ -166,7 +165,7 @@ def run_through(suite, how, installation, directory, tests, pool_size, preload, 
     server = Server(directory / "cluster", installation.bin, preload if extension else None, asks, inside)
     try:
         server.create()
-        with Hawser(directory / "hawser", server, mode, pool_size, inside_size=INSIDE_SIZE if inside else 0) as hawser:
+        with Hawser(directory / "hawser", server, mode, pool_size) as hawser:
             outcomes = suite.run(hawser.place, directory / "out", tests)
         if fault := hawser.fault():
             report.fault(f"{suite.name}, {how}: {fault}")

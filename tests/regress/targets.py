@@ -26,16 +26,18 @@ max_prepared_transactions = 10
 fsync = off
 full_page_writes = off
 """
+# Fewer than a suite's clients, so that they share.
+INSIDE_SIZE = 4
 START_SECONDS = 10.0
 STOP_SECONDS = 20.0
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 
 class Server(Cluster):
     """Nothing but what initdb makes. `preload` is the extension's library. `asks` is the control socket of the pooler that
-    knows of the clients: then the extension is in each database, and clients have their process ids in SQL, too. `inside`: it
+    knows of the clients: then the extension is in each database, and clients have their process ids in SQL, too. `serves`: it
     serves that pooler's clients itself."""
 
-    def __init__(self, directory, bin_directory, preload=None, asks=None, inside=False):
+    def __init__(self, directory, bin_directory, preload=None, asks=None, serves=False):
         self.directory = pathlib.Path(directory)
         self.bin = pathlib.Path(bin_directory)
         self.data = self.directory / "data"
@@ -44,12 +46,12 @@ class Server(Cluster):
         self.target = Target(self.port, str(self.socket_dir), {})
         self.preload = preload
         self.asks = asks
-        self.inside = inside
+        self.serves = serves
 
     def preloads(self):
         """Lines of postgresql.conf."""
         lines = f"shared_preload_libraries = '{self.preload}'\nhawser.control_sockets = '{self.asks}'\n"
-        return lines + ("hawser.inside = on\n" if self.inside else "")
+        return lines + ("hawser.inside = on\n" if self.serves else "")
 
     def create(self):
         self.socket_dir.mkdir(parents=True)
@@ -82,7 +84,7 @@ class Server(Cluster):
 class Hawser:
     """`hawser serve` in front of a Server. It runs as the server does, which may ask it then. With `certificates` clients may use TLS."""
 
-    def __init__(self, directory, server, mode, pool_size, certificates=None, inside_size=0):
+    def __init__(self, directory, server, mode, pool_size, certificates=None):
         self.directory = directory
         self.port = free_port()
         self.log = directory / "hawser.log"
@@ -92,7 +94,7 @@ class Hawser:
         tables = {
             "listen": {"address": [f"127.0.0.1:{self.port}"]},
             "[database]": {"name": "*", "servers": [f"{server.socket_dir}:{server.port}"], "pool_size": pool_size,
-                           "inside_size": inside_size},
+                           "inside_size": INSIDE_SIZE if server.serves else 0},
             # Whoever is a role may ask; whether it may log in is the server's to say.
             "auth": {"hba_file": "pg_hba.conf", "auth_user": "postgres", "auth_dbname": "postgres",
                      "auth_query": "SELECT rolname, '' FROM pg_catalog.pg_authid WHERE rolname = $1"},

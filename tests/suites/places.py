@@ -50,8 +50,8 @@ class Template:
 class Place(Server):
     """A copy of the template. `preload` is the extension's library; `asks` the control socket of the pooler that it asks."""
 
-    def __init__(self, template, directory, preload=None, asks=None, inside=False):
-        super().__init__(directory, template.bin, preload, asks, inside)
+    def __init__(self, template, directory, preload=None, asks=None, serves=False):
+        super().__init__(directory, template.bin, preload, asks, serves)
         self.template = template
 
     def create(self):

@@ -38,8 +38,6 @@ HOWS = ("transaction", "transaction+tls", "transaction+extension", "transaction+
         "session")
 # The default of `pool_size`.
 POOL_SIZE = 20
-# Fewer than a suite's clients, so that they share.
-INSIDE_SIZE = 4
 # So many lost tests are tried a third time; more are not held up by chance.
 AGAIN_MAX = 5
 
@@ -76,8 +74,7 @@ class Runner:
             server.prepare(suite.prepare)
             if how is None:
                 return suite.run((*server.place, "disable"), out, tests, self.chosen.full, how)
-            with Hawser(directory / "hawser", server, how.partition("+")[0], POOL_SIZE, self.certificates if tls else None,
-                        INSIDE_SIZE if inside else 0) as hawser:
+            with Hawser(directory / "hawser", server, how.partition("+")[0], POOL_SIZE, self.certificates if tls else None) as hawser:
                 found = suite.run((*hawser.place, "require" if tls else "disable"), out, tests, self.chosen.full, how)
             shutil.copy(hawser.log, out / "hawser.log")
             if fault := hawser.fault():

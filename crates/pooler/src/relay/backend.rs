@@ -246,7 +246,7 @@ impl<S: Socket> Backend<S> {
                 if effects.may(Effect::ExecutesStrings) {
                     let mut all = effects.clone();
                     all.and_of_executed_strings(text, |name| self.reports(name));
-                    effects = self.as_far_as_unreported(effects, all);
+                    effects = self.as_far_as_unreported(&effects, all);
                 }
                 effects
             }
@@ -264,16 +264,17 @@ impl<S: Socket> Backend<S> {
         }
         let mut all = effects.clone();
         let more = all.and_of_executed_values(values, |name| self.reports(name));
-        more.then(|| self.as_far_as_unreported(effects.clone(), all))
+        more.then(|| self.as_far_as_unreported(effects, all))
     }
 
     /// `all`, or, of a server that reports, what it does not report of them, beside `effects`.
-    fn as_far_as_unreported(&self, mut effects: Effects, all: Effects) -> Effects {
+    fn as_far_as_unreported(&self, effects: &Effects, all: Effects) -> Effects {
         if self.known.session_report.is_none() {
             return all;
         }
-        effects.absorb(&all.unreported());
-        effects
+        let mut unreported = effects.clone();
+        unreported.absorb(&all.unreported());
+        unreported
     }
 
     /// Whether the server reports this setting, given in lower case.

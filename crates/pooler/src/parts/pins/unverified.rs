@@ -173,9 +173,14 @@ impl Unverified {
         self.parts
     }
 
+    /// Whether settings are in question.
+    pub(crate) fn doubts_settings(&self) -> bool {
+        self.vague || !self.names.is_empty()
+    }
+
     /// Settings may have been changed and have the values again that they had before.
     pub(crate) fn may_be_undone(&self) -> bool {
-        self.exact && !self.reverted && !self.discarded && (self.vague || !self.names.is_empty())
+        self.exact && !self.reverted && !self.discarded && self.doubts_settings()
     }
 
     /// The settings in question.

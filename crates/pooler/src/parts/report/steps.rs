@@ -315,8 +315,7 @@ impl<S: Socket> Backend<S> {
 
 impl<S: Socket> Client<S> {
     /// Its transaction is over (`failed`: by an error), and its backend at rest: the report is the truth, if there is
-    /// one.
-    /// Returns the reports of settings that it is due.
+    /// one. Returns the reports of settings that it is due.
     #[inline]
     pub(crate) fn heed_report(&mut self, backend: &mut Backend<S>, failed: bool) -> Vec<u8> {
         if let Some(exact) = backend.known.session_report.as_deref()

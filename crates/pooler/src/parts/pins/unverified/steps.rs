@@ -48,7 +48,7 @@ impl<S: Socket> Backend<S> {
         let doubt = self.known.unverified.get_or_insert_default();
         doubt.begin_again_if_discarded();
         doubt.reverted = false;
-        if doubt.names.is_empty() && !doubt.vague {
+        if !doubt.doubts_settings() {
             doubt.since = pipeline;
         }
         doubt.vague |= effects.may(Effect::SetsUnnamed);
@@ -78,7 +78,7 @@ impl<S: Socket> Backend<S> {
         let since = self.requests.answered_pipeline();
         let doubt = self.known.unverified.get_or_insert_default();
         doubt.begin_again_if_discarded();
-        if doubt.names.is_empty() && !doubt.vague {
+        if !doubt.doubts_settings() {
             doubt.since = since;
         }
         doubt.exact = true;
@@ -173,7 +173,7 @@ impl<S: Socket> Backend<S> {
     /// Whether a statement that is parsed now may be parsed under other settings than the books
     /// have.
     pub(crate) fn settings_in_doubt(&self) -> bool {
-        self.known.unverified.as_deref().is_some_and(|doubt| doubt.vague || !doubt.names.is_empty())
+        self.known.unverified.as_deref().is_some_and(Unverified::doubts_settings)
     }
 
     /// Whether a setting for which this is true, or of unknown name, may have another value than
