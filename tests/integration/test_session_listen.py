@@ -794,6 +794,7 @@ def test_statement_mode(env):
 
 
 @pooler_only
+@not_inside("the server's processes inside may have taken the room that there is (docs/inside.md)")
 def test_no_room_for_the_listening_connection(env):
     """Who listens then keeps its backend."""
     with env.pooler_with(max_db_connections=2) as target, target.connect() as client, target.connect() as other:
